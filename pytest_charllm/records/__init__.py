@@ -1,0 +1,23 @@
+"""Every struct that is stored or exchanged. No I/O."""
+
+from pytest_charllm.records.base import MEASURING, SCHEMA, Record, from_json, to_json, to_pretty_json
+from pytest_charllm.records.baseline import Baseline, BaselineSample, BaselineStack, Comparable
+from pytest_charllm.records.judgement import Judgement, MetricVerdict, NeedMore, Verdict
+from pytest_charllm.records.launch import (
+    Calibration, Collective, Failure, Fault, FaultApplied, Launch, Pass, Phases, RankDevice, RankReport, RankRequest,
+    Reference, Status, StepSeries, Warmup, WindowEdges, WindowRule,
+)  # fmt: skip
+from pytest_charllm.records.measurement import Check, Finding, Measurement, Validity, Value
+from pytest_charllm.records.metrics import METRICS, Better, Metric
+from pytest_charllm.records.stack import Stack
+from pytest_charllm.records.telemetry import DeviceLine, EndLine, EventLine, Line, Meta, SampleLine, Trace
+from pytest_charllm.records.tier import TIERS, Tier, tier
+
+__all__ = [
+    "MEASURING", "METRICS", "SCHEMA", "TIERS", "Baseline", "BaselineSample", "BaselineStack", "Better", "Calibration",
+    "Check", "Collective", "Comparable", "DeviceLine", "EndLine", "EventLine", "Failure", "Fault", "FaultApplied",
+    "Finding", "Judgement", "Launch", "Line", "Measurement", "Meta", "Metric", "MetricVerdict", "NeedMore", "Pass",
+    "Phases", "RankDevice", "RankReport", "RankRequest", "Record", "Reference", "SampleLine", "Stack", "Status",
+    "StepSeries", "Tier", "Trace", "Validity", "Value", "Verdict", "Warmup", "WindowEdges", "WindowRule", "from_json",
+    "tier", "to_json", "to_pretty_json",
+]  # fmt: skip

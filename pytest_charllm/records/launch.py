@@ -1,0 +1,224 @@
+"""What goes into a launch and what comes back: request, report a rank, failure, and the launch as a whole."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pytest_charllm.records.base import SCHEMA, Record
+from pytest_charllm.records.stack import Stack
+from pytest_charllm.scenario.spec import Scenario
+
+
+class Pass(StrEnum):
+    """timed: carries nothing but step clocks. diagnostic: parity, FLOPs and traffic; never contributes a time."""
+
+    TIMED = "timed"
+    DIAGNOSTIC = "diagnostic"
+
+
+class Status(StrEnum):
+    COMPLETED = "completed"
+    CRASHED = "crashed"
+    HUNG = "hung"
+    OUT_OF_MEMORY = "out-of-memory"
+    HARNESS = "harness"
+
+
+class WindowRule(Record, kw_only=True):
+    """When warm-up ends and how long is measured. Part of what makes two numbers comparable.
+
+    The window lasts until both `min_steps` and `min_seconds` are reached. Warm-up ends after `warmup_steps` and
+    `warmup_seconds`, once the medians of two successive groups of `steady_steps` steps differ by less than
+    `steady_ratio`; at `warmup_max_steps` it ends anyway, and the launch says that it was not steady.
+    """
+
+    tier: str
+    min_steps: int
+    min_seconds: float
+    warmup_steps: int
+    warmup_seconds: float
+    warmup_max_steps: int
+    steady_steps: int
+    steady_ratio: float
+
+
+class Fault(Record, kw_only=True):
+    """A known slowdown or failure put into real work. `rank` None means every rank."""
+
+    name: str
+    value: float | None = None
+    rank: int | None = None
+
+
+class FaultApplied(Record, kw_only=True):
+    """What an injected fault did: requested and achieved, as a share of the clean step (None where it has no size)."""
+
+    name: str
+    requested: float | None
+    achieved: float | None
+
+
+class RankRequest(Record, kw_only=True):
+    """What every rank of one launch is asked to do. Travels as a file, never through argv or the environment."""
+
+    schema: int = SCHEMA
+    nonce: str
+    scenario: Scenario
+    pass_: Pass
+    window: WindowRule
+    device: str
+    """"cuda" or "cpu"."""
+    faults: tuple[Fault, ...] = ()
+    seed: int = 1234
+    diagnostic_steps: int = 5
+    out_dir: str
+    deadline_s: float
+
+
+class RankDevice(Record, kw_only=True):
+    """The device a rank ran on. `uuid` is what NVML calls it, with its ``GPU-`` prefix."""
+
+    kind: str
+    name: str
+    uuid: str | None = None
+    pci: str | None = None
+
+
+class StepSeries(Record, kw_only=True):
+    """One entry a measured step, in seconds. `cpu_s` is this process's CPU time, empty on a GPU."""
+
+    wall_s: tuple[float, ...]
+    cpu_s: tuple[float, ...] = ()
+
+
+class Calibration(Record, kw_only=True):
+    """A fixed piece of work timed in the same launch, so that a slow machine and a slow framework can be told apart.
+
+    On a CPU one entry a step, interleaved; on a GPU repeated outside the window. `work` is FLOPs or bytes of one.
+    """
+
+    kind: str
+    """"matmul", "decoder" (frozen reference decoder), "copy" or "all-reduce"."""
+    work: float
+    work_unit: str
+    wall_s: tuple[float, ...]
+    cpu_s: tuple[float, ...] = ()
+
+
+class WindowEdges(Record, kw_only=True):
+    """CLOCK_MONOTONIC at the two edges, each taken after a device synchronization."""
+
+    begin_mono_ns: int
+    end_mono_ns: int
+
+
+class Phases(Record, kw_only=True):
+    """Seconds spent before the window. `compile_s`: first step minus a steady one. None: not reached."""
+
+    import_s: float | None = None
+    build_s: float | None = None
+    compile_s: float | None = None
+    warmup_s: float | None = None
+    window_s: float | None = None
+
+
+class Warmup(Record, kw_only=True):
+    steps: int
+    steady: bool
+    reason: str
+
+
+class Collective(Record, kw_only=True):
+    """Collectives of one kind on one parallel axis in one optimizer step of one rank.
+
+    `bytes` is the size of the full (unsharded) tensor of each, summed over `count`.
+    """
+
+    op: str
+    """"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "send", "recv"."""
+    axis: str
+    """"dp", "tp", "pp", "ep", "cp", or "world" for scalars such as the loss and the gradient norm."""
+    count: int
+    bytes: int
+
+
+class Reference(Record, kw_only=True):
+    """Losses and gradient norms of the same scenario in one fp32 process."""
+
+    losses: tuple[float, ...]
+    grad_norms: tuple[float, ...]
+
+
+class RankReport(Record, kw_only=True):
+    """What one rank measured. Written once, atomically; stdout is never parsed."""
+
+    schema: int = SCHEMA
+    nonce: str
+    rank: int
+    world_size: int
+    host: str
+    pid: int
+    pass_: Pass
+    device: RankDevice
+    tokens_per_step: int
+    """Global tokens of one optimizer step."""
+    parameters: int
+    """Trainable parameters of the full model, before any sharding."""
+    attention_backend: str
+    software: Stack
+    phases: Phases
+    steps: StepSeries | None = None
+    window: WindowEdges | None = None
+    warmup: Warmup | None = None
+    calibration: tuple[Calibration, ...] = ()
+    peak_memory_bytes: int | None = None
+    compile_cache_cold: bool | None = None
+    """True: nothing was in the compiler's cache, so `compile_s` is a compile time. None: no compile."""
+    losses: tuple[float, ...] = ()
+    grad_norms: tuple[float, ...] = ()
+    reference: Reference | None = None
+    """Rank 0 of the diagnostic pass only."""
+    collectives: tuple[Collective, ...] = ()
+    flops_per_step: int | None = None
+    """Measured over all ranks' global step, diagnostic pass only; recomputation included."""
+    faults: tuple[FaultApplied, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Failure(Record, kw_only=True):
+    """Why a launch did not complete: the first cause, not its echoes on other ranks."""
+
+    kind: str
+    """"exception", "signal", "out-of-memory", "hang", "rendezvous", "early-exit", "no-report", "not-finite",
+    "environment" (something this machine lacks) or "harness"."""
+    summary: str
+    """One line: what, which rank, where."""
+    rank: int | None = None
+    detail: str = ""
+    """Traceback, or the stacks of all ranks for a hang."""
+    log_tail: str = ""
+    log_path: str | None = None
+
+
+class Launch(Record, kw_only=True):
+    """One torchrun job, as it ended. `faults` bar it from baselines and history, so do `replayed` and `simulated`."""
+
+    schema: int = SCHEMA
+    id: str
+    scenario: Scenario
+    pass_: Pass
+    window: WindowRule
+    status: Status
+    failure: Failure | None = None
+    ranks: tuple[RankReport, ...] = ()
+    telemetry: str | None = None
+    """File name beside this record."""
+    stack: Stack = Stack()
+    faults: tuple[Fault, ...] = ()
+    seed: int = 1234
+    started: str = ""
+    """UTC, ISO 8601."""
+    wall_s: float = 0.0
+    replayed: bool = False
+    simulated: bool = False
+    notes: tuple[str, ...] = ()

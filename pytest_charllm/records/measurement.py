@@ -1,0 +1,78 @@
+"""One launch reduced to one value per metric, and what the diagnostic pass proved."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pytest_charllm.records.base import MEASURING, SCHEMA, Record
+from pytest_charllm.records.stack import Stack
+
+
+class Validity(StrEnum):
+    """tainted: usable for speed, with something worth a line (counter and integral disagree a little).
+    invalid: must not be judged."""
+
+    VALID = "valid"
+    TAINTED = "tainted"
+    INVALID = "invalid"
+
+
+class Value(Record, kw_only=True, omit_defaults=True):
+    """A number or the reason there is none. `coverage`: share of the window with fresh evidence, 0 to 1."""
+
+    value: float | None
+    unit: str
+    coverage: float | None = None
+    reason: str | None = None
+    source: str | None = None
+    """Where two ways exist, the one used: "counter" or "integral"."""
+
+
+class Finding(Record, kw_only=True):
+    """Anything worth a line that is not a verdict: "power-capped", "not-steady", "slow-rank", "foreign-process"..."""
+
+    kind: str
+    text: str
+
+
+class Check(Record, kw_only=True):
+    """A strict check: true on every machine, needs no baseline. `limit` is relative; 0 means exactly equal."""
+
+    name: str
+    """"loss parity", "gradient norm parity", "parameters", "FLOPs", "collective count", "collective bytes"."""
+    ok: bool
+    expected: str
+    observed: str
+    limit: float = 0.0
+    detail: str = ""
+
+
+class Measurement(Record, kw_only=True):
+    """`values` by metric id. `start_temp_c` is the mean core temperature before the window's load, by device UUID."""
+
+    schema: int = SCHEMA
+    measuring: int = MEASURING
+    launch_id: str
+    scenario_key: str
+    started: str
+    stack: Stack
+    device_uuids: tuple[str, ...]
+    values: dict[str, Value]
+    start_temp_c: dict[str, float] = {}
+    semantics: dict[str, str] = {}
+    """Sensor quantity -> meaning, where it is part of comparability."""
+    flop_formula: str = "causal_half"
+    power_limit_w: float | None = None
+    window_tier: str = ""
+    findings: tuple[Finding, ...] = ()
+    checks: tuple[Check, ...] = ()
+    validity: Validity = Validity.VALID
+    reason: str | None = None
+    """Why not valid."""
+    injected: bool = False
+    replayed: bool = False
+    simulated: bool = False
+
+    def number(self, metric: str) -> float | None:
+        value = self.values.get(metric)
+        return None if value is None else value.value

@@ -1,0 +1,49 @@
+"""The metric table: id, unit, which direction is better, how it is printed. Everything that is judged is in here."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pytest_charllm.records.base import Record
+
+
+class Better(StrEnum):
+    HIGHER = "higher"
+    LOWER = "lower"
+    NEITHER = "neither"
+    """Two-sided: any move beyond tolerance counts."""
+
+
+class Metric(Record, kw_only=True):
+    """`relative`: changes are compared as ratios; otherwise as differences in `unit`."""
+
+    id: str
+    unit: str
+    better: Better
+    title: str
+    relative: bool = True
+
+
+METRICS: dict[str, Metric] = {
+    metric.id: metric
+    for metric in (
+        Metric(id="throughput", unit="tokens/s/GPU", better=Better.HIGHER, title="tokens/s/GPU"),
+        Metric(id="step_time", unit="s", better=Better.LOWER, title="step"),
+        Metric(id="cost_cpu", unit="x matmul", better=Better.LOWER, title="Gate A"),
+        Metric(id="cost_wall", unit="x decoder", better=Better.LOWER, title="Gate B"),
+        Metric(id="busyness", unit="wall/CPU", better=Better.NEITHER, title="wall/CPU", relative=False),
+        Metric(id="energy_per_token", unit="J/token", better=Better.LOWER, title="J/token"),
+        Metric(id="mean_power", unit="W", better=Better.NEITHER, title="W"),
+        Metric(id="peak_power", unit="W", better=Better.LOWER, title="peak W"),
+        Metric(id="core_temp_end", unit="degC", better=Better.LOWER, title="core degC", relative=False),
+        Metric(id="hbm_temp_end", unit="degC", better=Better.LOWER, title="HBM degC", relative=False),
+        Metric(id="margin_min", unit="degC", better=Better.HIGHER, title="margin", relative=False),
+        Metric(id="throttle_power_cap", unit="share", better=Better.NEITHER, title="power cap", relative=False),
+        Metric(id="throttle_sw_thermal", unit="share", better=Better.LOWER, title="SW thermal", relative=False),
+        Metric(id="throttle_hw", unit="share", better=Better.LOWER, title="HW slowdown", relative=False),
+        Metric(id="sm_clock", unit="MHz", better=Better.NEITHER, title="SM MHz"),
+        Metric(id="peak_memory", unit="bytes", better=Better.LOWER, title="memory"),
+        Metric(id="compile_time", unit="s", better=Better.LOWER, title="compile"),
+        Metric(id="mfu", unit="share", better=Better.HIGHER, title="MFU"),
+    )
+}

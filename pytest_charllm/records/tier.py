@@ -1,0 +1,53 @@
+"""Tiers: how long a window is, how many launches, and which metrics a PASS needs. Data, shared by campaign and judge."""
+
+from __future__ import annotations
+
+from pytest_charllm.records.base import Record
+from pytest_charllm.records.launch import WindowRule
+
+
+class Tier(Record, kw_only=True):
+    """`required` metrics withhold PASS when they have no evidence; all others only inform or fail."""
+
+    name: str
+    launches: int
+    """Timed launches of the first round when a baseline exists."""
+    bootstrap_launches: int
+    """Timed launches when there is none yet."""
+    confirm_launches: int
+    required: tuple[str, ...]
+    window: WindowRule
+    diagnostic: bool
+    """Whether the diagnostic pass runs."""
+
+
+_GPU_REQUIRED = ("throughput", "energy_per_token", "mean_power", "throttle_hw", "core_temp_end", "hbm_temp_end")
+
+_GPU_WARMUP = {
+    "warmup_steps": 10, "warmup_seconds": 5.0, "warmup_max_steps": 200, "steady_steps": 5, "steady_ratio": 0.02,
+}  # fmt: skip
+_CPU_WINDOW = WindowRule(
+    tier="smoke", min_steps=16, min_seconds=0.0, warmup_steps=3, warmup_seconds=0.0, warmup_max_steps=3,
+    steady_steps=1, steady_ratio=1.0,
+)  # fmt: skip
+
+TIERS: dict[tuple[str, bool], Tier] = {
+    ("smoke", False): Tier(
+        name="smoke", launches=1, bootstrap_launches=3, confirm_launches=2, required=_GPU_REQUIRED, diagnostic=False,
+        window=WindowRule(tier="smoke", min_steps=10, min_seconds=5.0, **_GPU_WARMUP),
+    ),
+    ("nightly", False): Tier(
+        name="nightly", launches=3, bootstrap_launches=3, confirm_launches=3, required=_GPU_REQUIRED, diagnostic=False,
+        window=WindowRule(tier="nightly", min_steps=30, min_seconds=15.0, **_GPU_WARMUP),
+    ),
+    ("smoke", True): Tier(
+        name="smoke", launches=1, bootstrap_launches=5, confirm_launches=2, required=(), diagnostic=True,
+        window=_CPU_WINDOW,
+    ),
+}  # fmt: skip
+"""By (tier name, is it the cpu hardware). On a CPU every tier is smoke."""
+
+
+def tier(name: str, is_cpu: bool) -> Tier:
+    """The tier of that name on this kind of hardware."""
+    return TIERS[("smoke" if is_cpu else name, is_cpu)]

@@ -1,0 +1,5 @@
+"""What can be run, and what follows from it on paper: key, feasibility, FLOPs, memory, traffic. Pure."""
+
+from pytest_charllm.scenario.spec import Layout, Options, Precision, Recompute, Scenario, Sharding, Training
+
+__all__ = ["Layout", "Options", "Precision", "Recompute", "Scenario", "Sharding", "Training"]
