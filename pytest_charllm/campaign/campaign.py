@@ -1,0 +1,189 @@
+"""The campaign: it sees every scenario of the run, and launches until the judge has decided each of them.
+
+Neighbouring scenarios take turns launch by launch (A B C A B C), so that heat and hour of the day spread over all of
+them instead of settling on one. What has been measured once serves every test that asks for the same key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from pytest_charllm.campaign.cooling import cool_down
+from pytest_charllm.campaign.lock import lock_devices
+from pytest_charllm.campaign.runner import Launcher, Runner
+from pytest_charllm.campaign.settings import Evidence, Planned, Settings
+from pytest_charllm.judge.comparability import comparable_of
+from pytest_charllm.judge.policy import Policy
+from pytest_charllm.launch.launcher import TorchrunLauncher
+from pytest_charllm.launch.replay import ReplayLauncher
+from pytest_charllm.records import Baseline, Judgement, NeedMore, Pass, Verdict
+from pytest_charllm.scenario import Scenario
+from pytest_charllm.store.baselines import BaselineStore
+from pytest_charllm.store.run import RunDirectory
+
+
+class Campaign:
+    """One run's launches, in order. Not thread-safe: launches never overlap, on purpose."""
+
+    def __init__(self, settings: Settings, planned: Sequence[Planned], launcher: Launcher, run: RunDirectory) -> None:
+        self.settings = settings
+        self.run = run
+        self._runner = Runner(settings, launcher, run)
+        self._store = BaselineStore(settings.shipped, settings.root / "baselines")
+        self._policy = Policy(settings.tier, is_cpu=settings.machine.is_cpu)
+        self._planned = {item.scenario.key: item for item in _merge(planned)}
+        self._evidence: dict[str, Evidence] = {}
+        self._judgements: dict[str, Judgement] = {}
+        self._locks: ExitStack | None = None
+
+    @classmethod
+    def create(cls, settings: Settings, planned: Sequence[Planned], launcher: Launcher | None = None) -> Campaign:
+        """A campaign with its own run directory.
+
+        Raises `BadInput` when the directory cannot be written or a device is held by another campaign.
+        """
+        if launcher is None:
+            launcher = TorchrunLauncher() if settings.replay is None else ReplayLauncher(settings.replay)
+        run = RunDirectory.create(
+            settings.root,
+            machine=settings.machine,
+            tier=settings.tier.name,
+            arguments=settings.arguments,
+            faults=settings.faults,
+            seed=settings.seed,
+            replayed=settings.replay is not None,
+        )
+        campaign = cls(settings, planned, launcher, run)
+        if settings.replay is None:
+            campaign._locks = lock_devices(settings.machine)
+        return campaign
+
+    def close(self, *, interrupted: bool = False) -> None:
+        """Mark the run as ended and let other campaigns have the devices."""
+        self.run.finish(interrupted=interrupted)
+        if self._locks is not None:
+            self._locks.close()
+
+    def evidence(self, scenario: Scenario) -> Evidence:
+        """The first round of this scenario, launched together with its next neighbours in the plan if need be."""
+        key = scenario.key
+        if key not in self._evidence:
+            self._planned.setdefault(key, Planned(scenario))
+            self._first_round(self._neighbours(key))
+        return self._evidence[key]
+
+    def judge(self, scenario: Scenario) -> Judgement:
+        """Let the policy decide, launching more for as long as it asks to. Failed launches are the caller's to see."""
+        key = scenario.key
+        if key not in self._judgements:
+            judgement = self._decide(self.evidence(scenario))
+            self.run.save_judgement(judgement)
+            self._judgements[key] = judgement
+        return self._judgements[key]
+
+    @property
+    def judgements(self) -> list[Judgement]:
+        return list(self._judgements.values())
+
+    def baseline(self, key: str) -> Baseline | None:
+        """What is on record here. Raises `BadRecord` for a file that cannot be trusted."""
+        if self.settings.find_baseline is not None:
+            found = self.settings.find_baseline(self.settings.machine, key)
+            if found is not None:
+                return found
+        return self._store.find(self.settings.machine, key)
+
+    def _neighbours(self, key: str) -> list[Evidence]:
+        keys = list(self._planned)
+        waiting = [other for other in keys[keys.index(key) :] if other not in self._evidence]
+        group = waiting[: self.settings.interleave]
+        for other in group:
+            self._evidence[other] = Evidence(self._planned[other], self.settings.machine)
+        return [self._evidence[other] for other in group]
+
+    def _first_round(self, group: list[Evidence]) -> None:
+        wanted = {evidence.scenario.key: self._first_launches(evidence) for evidence in group}
+        if self.settings.tier.diagnostic:
+            for evidence in group:
+                evidence.diagnostic = self._runner(evidence, Pass.DIAGNOSTIC, of=1)
+        for evidence in group:
+            evidence.rounds.append([])
+        for turn in range(max(wanted.values(), default=0)):
+            for evidence in group:
+                if turn < wanted[evidence.scenario.key]:
+                    self._timed(evidence, of=wanted[evidence.scenario.key])
+
+    def _first_launches(self, evidence: Evidence) -> int:
+        tier, planned = self.settings.tier, evidence.planned
+        if not planned.speed and self.settings.machine.is_cpu:
+            return 0
+        if self.settings.launches is not None:
+            return self.settings.launches
+        baseline = self.baseline(planned.scenario.key)
+        usable = baseline is not None and self._comparable(evidence, baseline) is None
+        return tier.launches if usable else tier.bootstrap_launches
+
+    def _comparable(self, evidence: Evidence, baseline: Baseline) -> str | None:
+        """What makes the baseline incomparable, as far as it can be told from the launches so far."""
+        here = comparable_of(self.settings.machine, self.settings.tier.window, evidence.measurements)
+        return baseline.comparable.difference(here)
+
+    def _timed(self, evidence: Evidence, of: int) -> None:
+        if evidence.failed is not None or evidence.invalid is not None:
+            return
+        measurement = self._runner(evidence, Pass.TIMED, of)
+        if measurement is not None:
+            evidence.rounds[-1].append(measurement)
+
+    def _decide(self, evidence: Evidence) -> Judgement:
+        key = evidence.scenario.key
+        comparable = comparable_of(self.settings.machine, self.settings.tier.window, evidence.measurements)
+        self.run.save_comparable(key, comparable)
+        baseline = self.baseline(key)
+        while True:
+            outcome = self._policy.decide(
+                evidence.scenario, baseline, comparable, evidence.rounds, evidence.diagnostic,
+                speed=evidence.planned.speed, first_launches=self.settings.launches,
+            )  # fmt: skip
+            if isinstance(outcome, Judgement):
+                if outcome.verdict is Verdict.REGRESSION and evidence.launches:
+                    self._runner.write_repro(evidence, evidence.launches[-1])
+                return outcome
+            self._one_more_round(evidence, outcome)
+            if evidence.failed is not None or evidence.invalid is not None:
+                return self._undecided(evidence, outcome)
+
+    def _one_more_round(self, evidence: Evidence, need: NeedMore) -> None:
+        note = None
+        if self.settings.replay is None:
+            source = self.settings.source or "nvml"
+            note = cool_down(need.cool_to_c, source)
+        evidence.rounds.append([])
+        first = len(evidence.measurements)
+        for _ in range(need.launches):
+            self._timed(evidence, of=first + need.launches)
+        if note is not None:
+            self.run.note(f"{evidence.scenario.key}: confirmation without full cooling: {note}")
+
+    def _undecided(self, evidence: Evidence, need: NeedMore) -> Judgement:
+        if evidence.failed is not None and evidence.failed.failure is not None:
+            why = f"a confirming launch failed: {evidence.failed.failure.summary}"
+        else:
+            why = f"a confirming launch is not valid: {evidence.invalid}"
+        return Judgement(
+            scenario_key=evidence.scenario.key,
+            verdict=Verdict.INCONCLUSIVE,
+            because=f"{need.reason}; {why}",
+            launches=len(evidence.measurements),
+        )
+
+
+def _merge(planned: Sequence[Planned]) -> list[Planned]:
+    """One entry a key, in order of first mention; judged for speed when any test asks for it."""
+    merged: dict[str, Planned] = {}
+    for item in planned:
+        before = merged.get(item.scenario.key)
+        if before is None or (item.speed and not before.speed):
+            merged[item.scenario.key] = item
+    return list(merged.values())

@@ -1,0 +1,114 @@
+"""One launch of one scenario: preflight, launch, read the trace, measure, put everything into the run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from pytest_charllm.campaign.settings import CampaignProgress, Evidence, Settings
+from pytest_charllm.errors import BadRecord
+from pytest_charllm.launch.repro import write_repro
+from pytest_charllm.launch.request import LaunchRequest, Progress
+from pytest_charllm.measure.measurement import measure
+from pytest_charllm.records import Launch, Measurement, Pass, Status, Trace, Validity
+from pytest_charllm.store.run import RunDirectory
+from pytest_charllm.telemetry.reader import read_trace
+
+
+class Launcher(Protocol):
+    """Starts one job and waits for its end. Never raises for a rank's fault: the launch says what happened."""
+
+    def run(self, request: LaunchRequest, on_progress: Callable[[Progress], None] | None = None) -> Launch: ...
+
+
+class Runner:
+    """Runs launches one at a time and files what they leave."""
+
+    def __init__(self, settings: Settings, launcher: Launcher, run: RunDirectory) -> None:
+        self._settings = settings
+        self._launcher = launcher
+        self._run = run
+        self._requests: dict[str, LaunchRequest] = {}
+        self._count: dict[tuple[str, Pass], int] = {}
+
+    def __call__(self, evidence: Evidence, pass_: Pass, of: int) -> Measurement | None:
+        """Run the next launch of this pass. None where it gave nothing to measure; `evidence` then says why."""
+        request = self._request(evidence, pass_)
+        disturbed = self._foreign_processes(request)
+        if disturbed:
+            evidence.invalid = disturbed
+            return None
+        number = self._count[(evidence.scenario.key, pass_)]
+
+        def report(progress: Progress) -> None:
+            self._settings.on_progress(
+                CampaignProgress(
+                    evidence.scenario.key, pass_, number, max(of, number), progress.phase, progress.tokens_per_s
+                )
+            )
+
+        launch = self._launcher.run(request, report)
+        evidence.launches.append(launch)
+        evidence.directories[launch.id] = request.directory
+        if launch.status is Status.HARNESS:
+            evidence.invalid = launch.failure.summary if launch.failure else "the harness failed"
+            return None
+        if launch.status is not Status.COMPLETED:
+            evidence.failed = evidence.failed or launch
+            self.write_repro(evidence, launch)
+            return None
+        return self._measure(evidence, launch, request)
+
+    def write_repro(self, evidence: Evidence, launch: Launch) -> None:
+        """Write the bundle that repeats this launch without pytest, once per scenario."""
+        if evidence.repro is None and not launch.replayed:
+            request = self._requests[launch.id]
+            evidence.repro = write_repro(launch, request, request.directory / "repro")
+
+    def _request(self, evidence: Evidence, pass_: Pass) -> LaunchRequest:
+        scenario, settings = evidence.scenario, self._settings
+        key = (scenario.key, pass_)
+        self._count[key] = number = self._count.get(key, 0) + 1
+        uuids = tuple(device.uuid for device in settings.machine.devices[: scenario.layout.world])
+        request = LaunchRequest(
+            id=f"{scenario.key}.{pass_.value}-{number}",
+            scenario=scenario,
+            pass_=pass_,
+            window=settings.tier.window,
+            machine=settings.machine,
+            device_uuids=uuids,
+            # The diagnostic pass proves that the work is right, so nothing is injected into it.
+            faults=settings.faults if pass_ is Pass.TIMED else (),
+            seed=settings.seed,
+            directory=self._run.launch_directory(scenario.key, pass_, number),
+            cache_dir=self._run.cache,
+            source=settings.source or ("cpu" if settings.machine.is_cpu else "nvml"),
+        )
+        self._requests[request.id] = request
+        return request
+
+    def _foreign_processes(self, request: LaunchRequest) -> str | None:
+        """A neighbour on our devices spoils the measurement: say who, before anything is started."""
+        if not request.device_uuids or self._settings.replay is not None:
+            return None
+        from pytest_charllm.devices.find import foreign_processes
+
+        found = foreign_processes(request.device_uuids)
+        if not found:
+            return None
+        names = ", ".join(f"pid {process.pid} on {process.uuid}" for process in found)
+        return f"another process is using the device: {names}; end it and run again"
+
+    def _measure(self, evidence: Evidence, launch: Launch, request: LaunchRequest) -> Measurement | None:
+        trace: Trace | None = None
+        if launch.telemetry is not None:
+            try:
+                trace = read_trace(request.directory / launch.telemetry)
+            except BadRecord as error:
+                evidence.invalid = str(error)
+                return None
+        measurement = measure(launch, trace, self._settings.machine)
+        self._run.save_measurement(measurement, launch.pass_)
+        if measurement.validity is Validity.INVALID and evidence.invalid is None:
+            evidence.invalid = measurement.reason or "the measurement is not valid"
+        return measurement
