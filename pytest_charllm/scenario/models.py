@@ -4,7 +4,7 @@ What a family fixes:
 
 | family | positions | norm | feed-forward | linear biases | head |
 |---|---|---|---|---|---|
-| gpt3 | learned table, one row a token of `seq` | LayerNorm (weight, bias) | fc1, GELU, fc2 | yes | tied to the embedding |
+| gpt3 | learned table of `seq` rows | LayerNorm (weight, bias) | fc1, GELU, fc2 | yes | tied to the embedding |
 | llama | RoPE | RMSNorm (weight) | SwiGLU: w2(silu(w1 x) * w3 x) | no | own, untied |
 | mixtral | RoPE | RMSNorm (weight) | router, then `topk` of `experts` SwiGLUs | no | own, untied |
 

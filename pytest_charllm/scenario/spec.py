@@ -49,7 +49,9 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
         return self.tp * self.pp * self.cp * self.dp
 
 
-class Training(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="training"):
+class Training(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="training"
+):
     """Pre-training steps of one model. `layers` set means the reduced model: same widths, fewer layers.
 
     `microbatch` is in sequences per data-parallel rank; `global_batch` in sequences per optimizer step
