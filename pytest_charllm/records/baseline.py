@@ -21,9 +21,16 @@ class Comparable(Record, kw_only=True):
     measuring: int
 
     def difference(self, other: Comparable) -> str | None:
-        """The first field that differs, as ``power_limit_w: 700.0 on record, 600.0 here``; None when comparable."""
+        """The first field that differs, as ``power_limit_w: 700.0 on record, 600.0 here``; None when comparable.
+
+        Semantics are compared for the sensors known on both sides: one that is silent here leaves its metrics without
+        evidence, which the judge says of those metrics alone.
+        """
         for name in self.__struct_fields__:
             recorded, here = getattr(self, name), getattr(other, name)
+            if name == "semantics":
+                unlike = next((sensor for sensor in recorded if here.get(sensor, recorded[sensor]) != recorded[sensor]), "")
+                name, recorded, here = f"semantics of {unlike}", recorded.get(unlike), here.get(unlike)
             if recorded != here:
                 return f"{name}: {recorded} on record, {here} here"
         return None
@@ -41,7 +48,7 @@ class BaselineSample(Record, kw_only=True):
 
 
 class BaselineStack(Record, kw_only=True):
-    """The launches of one accepted run under one stack, with provenance. `digest` covers all but the samples."""
+    """The launches of one accepted run under one stack, with provenance. `digest` covers the samples' digests too."""
 
     stack: Stack
     run_id: str
@@ -59,7 +66,7 @@ class BaselineStack(Record, kw_only=True):
 
 
 class Baseline(Record, kw_only=True):
-    """File ``baselines/<variant>/<shape>/<key>.json``. `digest` covers the head: key and comparability."""
+    """File ``baselines/<variant>/<shape>/<key>.json``. `digest` covers the head and the stacks' digests."""
 
     schema: int = SCHEMA
     scenario_key: str
