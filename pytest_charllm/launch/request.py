@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_charllm.hardware import Machine
-from pytest_charllm.records import Fault, Pass, WindowRule
+from pytest_charllm.records import Fault, Pass, RankRequest, WindowRule
 from pytest_charllm.scenario import Scenario
 
 
@@ -14,14 +15,15 @@ from pytest_charllm.scenario import Scenario
 class Limits:
     """How long is too long, in seconds. Every wait of a launch is bounded by one of these.
 
-    A rank that has told its step time may be silent for `steps` of them, but never for less than `step_s`; before
-    that `start_s` bounds its start and rendezvous, `compile_s` everything else (building, the first steps).
+    A rank that has said when its next word is due may be silent for `silence_factor` times as long, and for
+    `silence_s` at least; otherwise `start_s` bounds its start, rendezvous and report, `compile_s` everything else
+    (building the model, the first steps).
     """
 
     start_s: float = 180.0
     compile_s: float = 900.0
-    step_s: float = 30.0
-    steps: float = 5.0
+    silence_s: float = 30.0
+    silence_factor: float = 5.0
     total_s: float = 3600.0
     settle_s: float = 10.0
     """After a rank failed or left: how long the rest may take to end by itself."""
@@ -63,3 +65,19 @@ class Progress:
     step: int | None
     tokens_per_s: float | None
     elapsed_s: float
+
+
+def rank_request(request: LaunchRequest) -> RankRequest:
+    """What the ranks read. The nonce is fresh, so that no answer of another launch can be taken for this one's."""
+    return RankRequest(
+        nonce=secrets.token_hex(8),
+        scenario=request.scenario,
+        pass_=request.pass_,
+        window=request.window,
+        device=request.device,
+        faults=request.faults,
+        seed=request.seed,
+        diagnostic_steps=request.diagnostic_steps,
+        out_dir=".",
+        deadline_s=request.limits.total_s,
+    )

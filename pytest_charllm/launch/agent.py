@@ -1,0 +1,54 @@
+"""torchrun's agent, tied to the life of the launcher: ``python -m pytest_charllm.launch.agent -m torch.distributed.run
+<torchrun's arguments>``.
+
+The agent runs in this very process, so a launch has no wrapper process, and what torchrun knows about the end of each
+rank becomes a file (`AgentReport`) instead of text in a log.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from pytest_charllm.launch.names import AGENT_PID, AGENT_REPORT, LAUNCHER_PID, REQUEST_PATH
+from pytest_charllm.launch.parent import die_with_parent
+
+TORCHRUN = ("-m", "torch.distributed.run")
+
+
+def main() -> None:
+    # SIGTERM, because torchrun answers it by ending its ranks.
+    die_with_parent(signal.SIGTERM, os.environ.get(LAUNCHER_PID))
+    os.environ[AGENT_PID] = str(os.getpid())
+    arguments = sys.argv[1:]
+    if tuple(arguments[: len(TORCHRUN)]) != TORCHRUN:
+        raise SystemExit(f"usage: python -m {__spec__.name} {' '.join(TORCHRUN)} ...")
+    sys.argv = ["torchrun", *arguments[len(TORCHRUN) :]]
+    from torch.distributed.run import main as torchrun
+
+    try:
+        torchrun()
+    except Exception as error:
+        _report(error)
+        raise
+
+
+def _report(error: Exception) -> None:
+    from pytest_charllm.launch.exchange import AgentReport, RankExit
+    from pytest_charllm.records import to_json
+    from pytest_charllm.store.atomic import write_atomically
+
+    # ChildFailedError: by global rank, in the order of observation. Everything else is torchrun's own trouble.
+    failures: dict[int, Any] | None = getattr(error, "failures", None)
+    if failures is None:
+        report = AgentReport(error_type=type(error).__name__, error=str(error))
+    else:
+        report = AgentReport(exits=tuple(RankExit(rank=r, exitcode=f.exitcode) for r, f in failures.items()))
+    write_atomically(Path(os.environ[REQUEST_PATH]).parent / AGENT_REPORT, to_json(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""One torchrun job while it lives: start it, watch it, end it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pytest_charllm.launch.environment import child_environment, launch_command
+from pytest_charllm.launch.exchange import RankProgress
+from pytest_charllm.launch.facts import Hang, log_files, read_progress
+from pytest_charllm.launch.hang import hang_reason
+from pytest_charllm.launch.names import AGENT_LOG, LAUNCHER_PID, error_file, report_file
+from pytest_charllm.launch.process import ask_for_stacks, end_tree, is_alive
+from pytest_charllm.launch.request import LaunchRequest, Progress
+
+_POLL_S = 0.05
+_STACKS_WAIT_S = 2.0
+
+
+class Job:
+    """A context manager: whatever passes through, no process of the job is left when it is done.
+
+    Start it from the thread that then watches it: the agent dies with that thread.
+    """
+
+    def __init__(self, request: LaunchRequest) -> None:
+        self.left: tuple[int, ...] = ()
+        """Ranks whose process was gone without any answer while the agent still ran, in the order seen."""
+        self.hang: Hang | None = None
+        self.notes: list[str] = []
+        self.agent_exit: int | None = None
+        """None as long as the agent lives, and for good when it had to be killed."""
+        self._request = request
+        self._directory = request.directory
+        self._world = request.scenario.layout.world
+        self._began_s = time.monotonic()
+        self._progress: dict[int, RankProgress] = {}
+        self._agent: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Job:
+        environment = child_environment(self._request, os.environ)
+        environment[LAUNCHER_PID] = str(os.getpid())
+        with open(self._directory / AGENT_LOG, "wb") as log:
+            # Files, never pipes: whoever survives would hold a pipe open. A session of its own, so that Ctrl-C in a
+            # terminal reaches only the launcher, which ends the job in order.
+            self._agent = subprocess.Popen(
+                launch_command(self._request),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        assert self._agent is not None
+        self.agent_exit = self._agent.poll()
+        self._progress = read_progress(self._directory, range(self._world))
+        self.notes += end_tree(self._agent, [told.pid for told in self._progress.values()])
+
+    def watch(self, on_progress: Callable[[Progress], None]) -> None:
+        """Return when the job has ended, or must be ended; the reason is then in `hang` or `notes`."""
+        limits = self._request.limits
+        on_progress(Progress("start", None, None, 0.0))
+        shown: RankProgress | None = None
+        complete_s: float | None = None
+        trouble_s: float | None = None
+        while self._agent is not None and self._agent.poll() is None:
+            now = time.monotonic()
+            self._progress = read_progress(self._directory, range(self._world))
+            first = min(self._progress.items(), default=(0, None))[1]
+            if first is not None and first != shown:
+                shown = first
+                on_progress(Progress(first.phase, first.step, first.tokens_per_s, now - self._began_s))
+
+            unfinished = self._unfinished()
+            if not unfinished:
+                complete_s = complete_s or now
+                if now - complete_s > limits.exit_s:
+                    self._note_hung_at_exit()
+                    return
+            elif self._in_trouble(unfinished):
+                # The agent ends the others as soon as it sees a failure, but not for a rank that exited with 0.
+                trouble_s = trouble_s or now
+                if now - trouble_s > limits.settle_s:
+                    return
+            elif (reason := hang_reason(self._progress, unfinished, self._began_s, now, limits)) is not None:
+                self.hang = Hang(reason=reason, at_s=now, stacks=self._stacks())
+                return
+            time.sleep(_POLL_S)
+
+    def _unfinished(self) -> list[int]:
+        return [rank for rank in range(self._world) if not report_file(self._directory, rank).exists()]
+
+    def _in_trouble(self, unfinished: list[int]) -> bool:
+        for rank in unfinished:
+            told = self._progress.get(rank)
+            # In this order, since a rank answers before it goes.
+            if told is None or rank in self.left or is_alive(told.pid):
+                continue
+            if not report_file(self._directory, rank).exists() and not error_file(self._directory, rank).exists():
+                self.left += (rank,)
+        return bool(self.left) or any(error_file(self._directory, rank).exists() for rank in unfinished)
+
+    def _note_hung_at_exit(self) -> None:
+        alive = [f"rank {rank}" for rank, told in sorted(self._progress.items()) if is_alive(told.pid)]
+        who = ", ".join(alive) or "torchrun's agent"
+        self.notes.append(
+            f"hung at exit: {who} still alive {self._request.limits.exit_s:g} s after the last report; ended"
+        )
+
+    def _stacks(self) -> dict[int, str]:
+        """Ask every rank for the stacks of its threads; what a rank answers ends up in its stderr log."""
+        logs = log_files(self._directory)
+        before = {rank: _size(path) for rank, path in logs.items()}
+        # Only ranks that have told something listen to the signal: it would end the others.
+        asked = {rank: told.pid for rank, told in self._progress.items() if rank in logs and is_alive(told.pid)}
+        ask_for_stacks(asked.values())
+        sizes: dict[int, int] = {}
+        deadline = time.monotonic() + _STACKS_WAIT_S
+        while time.monotonic() < deadline:
+            time.sleep(_STACKS_WAIT_S / 4)
+            now = {rank: _size(logs[rank]) for rank in asked}
+            if now == sizes and all(now[rank] > before[rank] for rank in asked):
+                break
+            sizes = now
+        return {rank: _read_from(logs[rank], before[rank]) for rank in asked}
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size
+
+
+def _read_from(path: Path, offset: int) -> str:
+    with open(path, "rb") as file:
+        file.seek(offset)
+        return file.read().decode(errors="replace").strip()

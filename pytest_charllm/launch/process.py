@@ -1,0 +1,78 @@
+"""Process trees: who belongs to a launch, and how to end all of it in bounded time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterable
+from contextlib import suppress
+
+import psutil
+
+TERM_WAIT_S = 5.0
+KILL_WAIT_S = 5.0
+
+
+def is_alive(pid: int) -> bool:
+    """False for a zombie too: it only waits for its parent to notice."""
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def members(agent_pid: int, rank_pids: Iterable[int]) -> list[psutil.Process]:
+    """Every living process of a launch.
+
+    Descendants of the agent, and all of the sessions that the agent and the ranks lead: ranks are in sessions of
+    their own, and what a dead rank left behind (compile workers) has no parent to be found by.
+    """
+    leaders = {agent_pid, *rank_pids}
+    found: dict[int, psutil.Process] = {}
+    with suppress(psutil.NoSuchProcess):
+        agent = psutil.Process(agent_pid)
+        found = {process.pid: process for process in (agent, *agent.children(recursive=True))}
+    for pid in psutil.pids():
+        with suppress(ProcessLookupError, PermissionError, psutil.NoSuchProcess):
+            if pid not in found and os.getsid(pid) in leaders:
+                found[pid] = psutil.Process(pid)
+    return [process for process in found.values() if is_alive(process.pid)]
+
+
+def end_tree(agent: subprocess.Popen[bytes], rank_pids: Iterable[int], term_wait_s: float = TERM_WAIT_S) -> list[str]:
+    """End a launch: SIGTERM to the agent, which ends its ranks; SIGKILL to all that is left after `term_wait_s`.
+
+    Returns a line for every process that outlived even that (stuck in the kernel, usually on a wedged device).
+    """
+    # Before anything is signalled: once the agent is gone, nobody is its descendant any more.
+    tree = members(agent.pid, rank_pids)
+    if agent.poll() is None and term_wait_s > 0:
+        agent.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            agent.wait(term_wait_s)
+    known = {process.pid for process in tree}
+    tree += [process for process in members(agent.pid, rank_pids) if process.pid not in known]
+    for process in tree:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    with suppress(subprocess.TimeoutExpired):
+        agent.wait(KILL_WAIT_S)
+    _, alive = psutil.wait_procs([process for process in tree if process.pid != agent.pid], timeout=KILL_WAIT_S)
+    if agent.returncode is None:
+        alive.append(psutil.Process(agent.pid))
+    return [f"process {process.pid} survived SIGKILL, state {_state(process)}" for process in alive]
+
+
+def ask_for_stacks(pids: Iterable[int]) -> None:
+    """SIGUSR1, which every rank answers with the stacks of all its threads on stderr."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR1)
+
+
+def _state(process: psutil.Process) -> str:
+    try:
+        return process.status()
+    except psutil.NoSuchProcess:
+        return "gone"
