@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
-from pytest_charllm.records.base import SCHEMA, Record
+from pytest_charllm.errors import BadRecord
+from pytest_charllm.records.base import SCHEMA, Record, from_json
 
 QUANTITIES = {
     "power_instant_w": "board power now, GPU scope",
@@ -56,6 +59,9 @@ class DeviceLine(TelemetryLine, kw_only=True, tag="device"):
     power_limit_w: float | None = None
     slowdown_temp_c: float | None = None
     shutdown_temp_c: float | None = None
+    slowdown_tlimit_c: float | None = None
+    """Slowdown as degrees left to the highest operating temperature, so negative where it lies above it."""
+    shutdown_tlimit_c: float | None = None
     refresh_s: float = 0.1
     """How often the counter and the power reading change; a read more often returns the same value."""
     semantics: dict[str, str] = {}
@@ -75,7 +81,10 @@ class SampleLine(TelemetryLine, kw_only=True, tag="sample", omit_defaults=True):
 
 
 class EventLine(TelemetryLine, kw_only=True, tag="event"):
-    """Anything that happened to the sampler or a device: "gap", "error", "lost", "slowed", "anchor", "processes"."""
+    """Anything that happened to the sampler or a device: "gap", "error", "lost", "slowed", "anchor", "processes".
+
+    "duplicates" is added on reading, for samples that were dropped.
+    """
 
     kind: str
     mono_ns: int
@@ -94,6 +103,28 @@ class EndLine(TelemetryLine, kw_only=True, tag="end"):
 
 
 Line = Meta | DeviceLine | SampleLine | EventLine | EndLine
+
+_decoder = msgspec.json.Decoder(Line)
+
+
+def decode_lines(data: bytes, where: str | Path) -> tuple[Meta, list[Line], int]:
+    """A telemetry file's first line, the lines after it, and how many were torn off at the end (0 or 1).
+
+    Only an unfinished last line may be broken: its writer was killed. Anything else raises `BadRecord` with its line
+    number, a foreign schema before all.
+    """
+    rows = data.split(b"\n")
+    torn = int(bool(rows.pop()))
+    if not rows:
+        raise BadRecord(f"{where}: no whole line in it: its sampler died at once; record it again")
+    meta = from_json(rows[0], Meta, f"{where}: line 1")
+    lines: list[Line] = []
+    try:
+        for row in rows[1:]:
+            lines.append(_decoder.decode(row))
+    except msgspec.DecodeError as error:
+        raise BadRecord(f"{where}: line {len(lines) + 2}: {error}; record it again") from None
+    return meta, lines, torn
 
 
 class Trace(Record, kw_only=True):

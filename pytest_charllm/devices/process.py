@@ -1,0 +1,68 @@
+"""Child processes that cannot outlive or outwait us: for libraries that may hang in the driver."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_PR_SET_PDEATHSIG = 1
+_REAP_S = 2.0
+
+
+class Finished(NamedTuple):
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+
+def run_bounded(command: Sequence[str], timeout_s: float) -> Finished:
+    """Run a child to its end; raises `TimeoutError` once it is late, having killed it with all it started.
+
+    A child stuck in the kernel cannot be killed: it is left to itself, never waited for.
+    """
+    child = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        stdout, stderr = child.communicate(timeout=timeout_s)
+    except BaseException as error:
+        _abandon(child)
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise TimeoutError(f"no answer in {timeout_s:g} s") from None
+        raise
+    return Finished(child.returncode, stdout, stderr)
+
+
+def _abandon(child: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    for pipe in (child.stdout, child.stderr):
+        if pipe:
+            pipe.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(timeout=_REAP_S)
+
+
+def die_with_parent(signal_number: signal.Signals) -> None:
+    """Have the kernel send us this signal when the thread that started us ends. Elsewhere than on Linux: nothing."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal_number)
+
+
+def claim_stdout() -> int:
+    """A private descriptor of our stdout; from here on, what libraries print there goes to stderr instead."""
+    private = os.dup(1)
+    os.dup2(2, 1)
+    return private
+
+
+def last_line(stderr: bytes) -> str:
+    """The last line that says something: of a traceback, its exception."""
+    lines = stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1].strip() if lines else "no message"

@@ -1,0 +1,28 @@
+"""What the client tells the sampler process: a JSON file beside the trace."""
+
+from __future__ import annotations
+
+from pytest_charllm.records.base import SCHEMA, Record
+
+READY = b"ready\n"
+"""What the sampler prints once the first sample of each device is in the file."""
+
+
+class SamplerConfig(Record, frozen=True, kw_only=True):
+    """`path`: the telemetry file, must not exist yet. `uuids`: none means every device of the source.
+
+    `jitter_s` moves each pass, so that sampling does not march in step with training. A read not back after `gap_s`
+    is on record as a gap, after `abandon_s` its device is given up. At `max_bytes` sampling ends.
+    """
+
+    schema: int = SCHEMA
+    path: str
+    source: str
+    uuids: tuple[str, ...] = ()
+    period_s: float = 0.1
+    jitter_s: float = 0.02
+    seed: int = 0
+    gap_s: float = 2.0
+    abandon_s: float = 10.0
+    max_bytes: int = 1 << 28
+    parent_pid: int | None = None
