@@ -2,7 +2,7 @@
 
 ```
 run.json                                   what was asked for, where, how it ended
-launches/<key>/<pass>-<n>/                 one launch: request, rank reports, logs, telemetry
+launches/<key>/<pass>-<n>/                 one launch, written by its launcher: launch.json, rank reports, logs...
 measurements/<key>/<pass>/<launch id>.json
 comparable/<key>.json                      what its numbers may be compared with
 judgements/<key>.json
@@ -29,7 +29,17 @@ import msgspec
 
 from pytest_charllm.errors import BadInput, HarnessError
 from pytest_charllm.hardware import Machine
-from pytest_charllm.records import Comparable, Fault, Judgement, Measurement, Pass, Record, from_json, to_pretty_json
+from pytest_charllm.records import (
+    Comparable,
+    Fault,
+    Judgement,
+    Launch,
+    Measurement,
+    Pass,
+    Record,
+    from_json,
+    to_pretty_json,
+)
 from pytest_charllm.records.run import RunInfo, RunStatus
 from pytest_charllm.store.atomic import write_atomically
 from pytest_charllm.store.paths import shown
@@ -148,6 +158,11 @@ class RunDirectory:
             ) from None
         return path
 
+    def launches(self, scenario_key: str) -> list[Launch]:
+        """As their launchers recorded them, both passes, in the order in which they started."""
+        files = (self.path / "launches" / scenario_key).glob("*/launch.json")
+        return sorted(self._load_all(files, Launch), key=lambda launch: (launch.started, len(launch.id), launch.id))
+
     def save_measurement(self, measurement: Measurement, pass_: Pass = Pass.TIMED) -> None:
         """A second one of the same launch replaces the first: a launch counts once."""
         name = quote(measurement.launch_id, safe="+")
@@ -156,7 +171,9 @@ class RunDirectory:
     def measurements(self, scenario_key: str, pass_: Pass = Pass.TIMED) -> list[Measurement]:
         """In the order in which their launches started."""
         files = (self.path / "measurements" / scenario_key / pass_).glob("*.json")
-        return sorted(self._load_all(files, Measurement), key=_launch_order)
+        found = self._load_all(files, Measurement)
+        # Within one second by name, the shorter first: timed-2 before timed-10.
+        return sorted(found, key=lambda m: (m.started, len(m.launch_id), m.launch_id))
 
     def save_judgement(self, judgement: Judgement) -> None:
         self._save(judgement, "judgements", f"{judgement.scenario_key}.json")
@@ -202,11 +219,6 @@ def run_ids(root: Path) -> list[str]:
 def _latest(folder: Path) -> str | None:
     pointer = folder / "latest"
     return pointer.read_text().strip() if pointer.exists() else None
-
-
-def _launch_order(measurement: Measurement) -> tuple[str, int, str]:
-    # Within one second by name, the shorter first: timed-2 before timed-10.
-    return measurement.started, len(measurement.launch_id), measurement.launch_id
 
 
 def _iso(moment: datetime) -> str:

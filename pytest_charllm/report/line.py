@@ -1,0 +1,65 @@
+"""One-line texts: a change against the baseline with the power of the test, a verdict, what is running now."""
+
+from __future__ import annotations
+
+from pytest_charllm.judge.wording import amount, moved, name, width
+from pytest_charllm.records import MetricVerdict, Verdict
+from pytest_charllm.report.case import Case
+from pytest_charllm.report.numbers import significant
+
+
+def against_baseline(row: MetricVerdict) -> str:
+    """``throughput +0.4 % (tolerance 1.5 %, would have seen 1.9 %)``, or why there is no such number.
+
+    What was seen needs no word on what would have been.
+    """
+    if row.change is None:
+        value = "" if row.value is None else f" {amount(row.metric, row.value)}"
+        return f"{name(row.metric)}{value}" + (f" ({row.reason})" if row.reason else "")
+    power = []
+    if row.tolerance is not None:
+        power.append(f"tolerance {width(row.metric, row.tolerance)}")
+    if row.would_have_seen is not None and row.verdict is Verdict.PASS:
+        power.append(f"would have seen {width(row.metric, row.would_have_seen)}")
+    return f"{name(row.metric)} {moved(row.metric, row.change)}" + (f" ({', '.join(power)})" if power else "")
+
+
+def why(case: Case) -> str:
+    """What decided: the metrics that moved, furthest first, and failed checks; else how sharply the primary one looked.
+
+    ``throughput -5.2 % (tolerance 1.5 %); energy per token +5.7 %; loss parity failed``
+    """
+    if case.judgement is None or case.verdict not in (Verdict.PASS, Verdict.IMPROVED, Verdict.REGRESSION):
+        return case.because
+    parts = [
+        f"{name(row.metric)} {moved(row.metric, row.change)}" if i and row.change is not None else against_baseline(row)
+        for i, row in enumerate(case.spoke)
+    ]
+    failed = [check.name for check in case.judgement.checks if not check.ok]
+    if failed:
+        parts.append(f"{', '.join(failed)} failed")
+    return "; ".join(parts) or case.because
+
+
+def verdict(case: Case) -> str:
+    """``PASS llama3-1b.mb1: throughput +0.4 % (tolerance 1.5 %, would have seen 1.9 %)``."""
+    return f"{case.verdict} {case.key}: {why(case)}"
+
+
+def progress(key: str, pass_: str, launch: int, of: int, phase: str, tokens_per_s: float | None = None) -> str:
+    """``llama3-1b.mb1  timed launch 2 of 3  window  40,772 tokens/s``."""
+    speed = "" if tokens_per_s is None else f"  {significant(tokens_per_s)} tokens/s"
+    return f"{key}  {pass_} launch {launch} of {of}  {phase}{speed}"
+
+
+def injected(case: Case) -> str:
+    """``slowdown: 10.0 % requested, 10.2 % achieved``; "" where nothing was injected."""
+    return "; ".join(_fault(*fault) for fault in case.faults)
+
+
+def _fault(fault: str, requested: float | None, achieved: float | None) -> str:
+    if requested is None:
+        return fault
+    return f"{fault}: {100 * requested:.1f} % requested, " + (
+        "achieved not known" if achieved is None else f"{100 * achieved:.1f} % achieved"
+    )

@@ -1,0 +1,89 @@
+"""The table at the end of a run: a line a scenario, and below it what asks for somebody's hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from pytest_charllm.records import Verdict
+from pytest_charllm.report.case import Case
+from pytest_charllm.report.layout import clipped, grid
+from pytest_charllm.report.line import injected, verdict, why
+from pytest_charllm.report.numbers import value
+
+WHY_WIDTH = 60
+"""Wrapped here, and cut after two lines: the story has the rest."""
+
+HEADERS = ("scenario", "verdict", "checks", "Gate A", "Gate B", "tokens/s/GPU", "W", "J/token", "core/HBM degC", "why")
+RIGHT = HEADERS[2:-1]
+
+
+def summary(cases: Sequence[Case]) -> str:
+    """One table of all scenarios and the lines below it; "" without any. Columns with no data anywhere are dropped."""
+    if not cases:
+        return ""
+    table = grid(HEADERS, [_row(case) for case in cases], RIGHT, last_width=WHY_WIDTH)
+    return "\n".join([table, "", *_notes(cases)])
+
+
+def _row(case: Case) -> tuple[str, ...]:
+    return (
+        case.key,
+        case.verdict,
+        _checks(case),
+        _gate(case, "cost_cpu"),
+        _gate(case, "cost_wall"),
+        value("throughput", case.value("throughput")),
+        value("mean_power", case.value("mean_power")),
+        value("energy_per_token", case.value("energy_per_token")),
+        _temperatures(case),
+        clipped(why(case), 2 * WHY_WIDTH - 10),
+    )
+
+
+def _checks(case: Case) -> str:
+    checks = case.judgement.checks if case.judgement else ()
+    return f"{sum(check.ok for check in checks)} of {len(checks)}" if checks else ""
+
+
+def _gate(case: Case, metric: str) -> str:
+    judged = case.metric(metric)
+    if judged is not None and judged.verdict is Verdict.NOT_JUDGED:
+        return "not judged"
+    return value(metric, case.value(metric))
+
+
+def _temperatures(case: Case) -> str:
+    core, hbm = case.value("core_temp_end"), case.value("hbm_temp_end")
+    if core is None and hbm is None:
+        return ""
+    return "/".join("-" if degrees is None else f"{degrees:.0f}" for degrees in (core, hbm))
+
+
+def _notes(cases: Sequence[Case]) -> list[str]:
+    counts = Counter(case.verdict for case in cases)
+    scenarios = "1 scenario" if len(cases) == 1 else f"{len(cases)} scenarios"
+    notes = [f"{scenarios}: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items())]
+    faults = sorted({text for case in cases if (text := injected(case))})
+    if faults:
+        return [*notes, *(f"injected {text}: these launches can never become a baseline" for text in faults)]
+    improved = [case for case in cases if case.verdict == Verdict.IMPROVED]
+    notes += [
+        f"{verdict(case)}; put it on record: pytest-charllm baseline accept latest --only {case.key}"
+        for case in improved
+    ]
+    unrecorded = sum(_without_baseline(case) for case in cases)
+    if unrecorded:
+        notes.append(
+            f"{unrecorded} without a baseline; put these launches on record: pytest-charllm baseline accept latest"
+        )
+    return notes
+
+
+def _without_baseline(case: Case) -> bool:
+    """Measured, and nothing on record to hold it against: a new scenario, or a CPU's first run."""
+    if case.judgement is None or not case.measurements:
+        return False
+    return case.verdict == Verdict.NO_BASELINE or (
+        case.verdict == Verdict.PASS and all(row.reference is None for row in case.judgement.metrics)
+    )
