@@ -46,6 +46,7 @@ from pathlib import Path
 import msgspec
 
 from pytest_charllm.errors import BadInput
+from pytest_charllm.scenario.spec import Scenario
 
 
 class Family(StrEnum):
@@ -178,3 +179,18 @@ def _with_bias(name: str, size: tuple[int, ...], bias: bool) -> list[tuple[str, 
 def parameters(shape: ModelShape) -> int:
     """Trainable parameters of the whole model, before any sharding."""
     return sum(prod(size) for _, size in parameter_list(shape))
+
+
+def shape_of(scenario: Scenario) -> ModelShape:
+    """The shape a scenario trains, reduced where it says so."""
+    return shape(scenario.work.model, scenario.work.layers)
+
+
+def sequence(scenario: Scenario) -> int:
+    """Tokens of one training sequence."""
+    return scenario.work.seq or shape(scenario.work.model).seq
+
+
+def tokens_per_step(scenario: Scenario) -> int:
+    """Tokens of one optimizer step over all ranks."""
+    return scenario.global_batch * sequence(scenario)

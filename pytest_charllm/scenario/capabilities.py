@@ -1,0 +1,62 @@
+"""What each engine composes, as data. What an engine cannot do is refused here, before any rank starts."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pytest_charllm.scenario.models import Family, shape
+from pytest_charllm.scenario.spec import Precision, Recompute, Scenario, Sharding
+
+DEFAULT_ENGINE = "native"
+
+
+class Engine(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything listed composes with everything else that is listed."""
+
+    name: str
+    axes: frozenset[str]
+    """Parallel axes that may be above 1."""
+    shardings: frozenset[Sharding]
+    families: frozenset[Family]
+    recompute: frozenset[Recompute]
+    precisions: frozenset[Precision]
+    schedules: frozenset[str] = frozenset()
+
+
+ENGINES: dict[str, Engine] = {
+    engine.name: engine
+    for engine in (
+        Engine(
+            name="native",
+            axes=frozenset({"dp"}),
+            shardings=frozenset({Sharding.NONE, Sharding.FSDP}),
+            families=frozenset({Family.GPT3, Family.LLAMA}),
+            recompute=frozenset(Recompute),
+            precisions=frozenset(Precision),
+        ),
+    )
+}
+
+
+def unsupported(scenario: Scenario) -> str | None:
+    """The first thing asked for that the scenario's engine does not do, as one line; None where it does everything."""
+    engine = ENGINES.get(scenario.engine)
+    if engine is None:
+        return f"{scenario.engine!r} is not known; engines: {', '.join(ENGINES)}"
+    layout, options = scenario.layout, scenario.options
+    for axis in ("tp", "pp", "cp", "dp", "ep"):
+        degree = getattr(layout, axis)
+        if degree > 1 and axis not in engine.axes:
+            return f"{engine.name} does not do {axis} (asked {axis}{degree})"
+    if layout.sharding not in engine.shardings:
+        return f"{engine.name} does not do sharding {layout.sharding}"
+    if layout.schedule is not None and layout.schedule not in engine.schedules:
+        return f"{engine.name} does not do the schedule {layout.schedule}"
+    family = shape(scenario.work.model).family
+    if family not in engine.families:
+        return f"{engine.name} does not build {family} models (asked {scenario.work.model})"
+    if options.recompute not in engine.recompute:
+        return f"{engine.name} does not do recompute {options.recompute}"
+    if options.precision not in engine.precisions:
+        return f"{engine.name} does not do {options.precision}"
+    return None

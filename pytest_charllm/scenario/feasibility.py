@@ -1,0 +1,165 @@
+"""Whether a scenario can run on a machine at all, known before anything starts. One rule a function, in a list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from pytest_charllm.hardware.catalogue import Hardware
+from pytest_charllm.hardware.machine import Machine
+from pytest_charllm.scenario.capabilities import unsupported
+from pytest_charllm.scenario.layout import format_layout
+from pytest_charllm.scenario.memory import need
+from pytest_charllm.scenario.models import sequence, shape_of
+from pytest_charllm.scenario.spec import Scenario, Sharding
+
+MEMORY_MARGIN = 1.1
+"""The estimate may exceed the catalogue's capacity by this factor before it refuses: it errs by up to 10 %."""
+
+_GIB = 1 << 30
+_ZERO = (Sharding.ZERO1, Sharding.ZERO2, Sharding.ZERO3)
+
+
+class Broken(NamedTuple):
+    """The first rule that a scenario breaks, and how; ``str()`` is the reason of a skipped test."""
+
+    rule: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.detail}"
+
+
+Rule = Callable[[Scenario, Hardware, Machine], Broken | None]
+
+
+def infeasible(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
+    """The first broken rule in the order of `RULES`, or None where the scenario can be tried.
+
+    Raises `BadInput` for an unknown model or depth: that is a mistake of the caller, not a limit of the machine.
+    """
+    for rule in RULES:
+        broken = rule(scenario, hardware, machine)
+        if broken is not None:
+            return broken
+    return None
+
+
+def numbers(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
+    """Every degree and size is at least 1. The other rules divide by them."""
+    work, layout = scenario.work, scenario.layout
+    values = {"microbatch": work.microbatch, "global batch": work.global_batch, "seq": work.seq}
+    values |= {name: getattr(layout, name) for name in ("tp", "pp", "cp", "dp", "ep", "replicas")}
+    for name, value in values.items():
+        if value is not None and value < 1:
+            return Broken(name, f"{value} must be at least 1")
+    return None
+
+
+def world(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
+    """The machine's GPUs are a whole number of worlds; a smaller world than the machine is allowed."""
+    ranks, text = scenario.layout.world, format_layout(scenario.layout)
+    if ranks > machine.world:
+        return Broken("world", f"{text} needs {ranks} GPUs, {machine.shape} has {machine.world}")
+    if machine.world % ranks:
+        return Broken("world", f"{text} needs {ranks} GPUs, which does not divide the {machine.world} of {machine.shape}")
+    return None
+
+
+def tensor_parallel(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
+    """A tensor-parallel group stays inside a node, and every rank of it has whole heads of each kind."""
+    tp, shape = scenario.layout.tp, shape_of(scenario)
+    if machine.gpus_per_node % tp:
+        return Broken("tp", f"tp{tp} does not divide the {machine.gpus_per_node} GPUs of a node")
+    if shape.heads % tp:
+        return Broken("tp", f"{shape.heads} heads do not divide by tp{tp}")
+    if shape.kv_heads % tp:
+        return Broken("tp", f"{shape.kv_heads} key-value heads do not divide by tp{tp}")
+    return None
+
+
+def pipeline(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
+    """Every stage has the same number of layers, unless the layout says how many each has."""
+    layout, layers = scenario.layout, shape_of(scenario).layers
+    stages = layout.stage_layers
+    if layout.pp == 1 and (layout.schedule or stages):
+        return Broken("pp", f"{layout.schedule or 'stage_layers'} without pipeline stages, pp is 1")
+    if stages is None:
+        return Broken("pp", f"{layers} layers do not divide by pp{layout.pp}") if layers % layout.pp else None
+    if len(stages) != layout.pp:
+        return Broken("pp", f"stage_layers names {len(stages)} stages, pp is {layout.pp}")
+    if min(stages) < 1 or sum(stages) != layers:
+        return Broken("pp", f"stage_layers {'-'.join(map(str, stages))} is not a split of {layers} layers")
+    return None
+
+
+def context(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
+    """Sequences split evenly over cp, and learned positions reach to their end."""
+    cp, seq, shape = scenario.layout.cp, sequence(scenario), shape_of(scenario)
+    if seq % cp:
+        return Broken("cp", f"{seq} tokens do not divide by cp{cp}")
+    if shape.positions and seq > shape.positions:
+        return Broken("seq", f"{shape.name} has learned positions for {shape.positions} tokens, asked {seq}")
+    return None
+
+
+def experts(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
+    """Expert parallelism partitions the data-parallel ranks, and every rank has whole experts."""
+    layout, shape = scenario.layout, shape_of(scenario)
+    if layout.ep == 1:
+        return None
+    if not shape.experts:
+        return Broken("ep", f"{shape.name} has no experts, asked ep{layout.ep}")
+    if layout.dp % layout.ep:
+        return Broken("ep", f"dp{layout.dp} does not divide by ep{layout.ep}")
+    if shape.experts % layout.ep:
+        return Broken("ep", f"{shape.experts} experts do not divide by ep{layout.ep}")
+    return None
+
+
+def sharding(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
+    """Sharding needs somebody to share with; the replicas of hsdp split the data-parallel ranks."""
+    layout = scenario.layout
+    if layout.sharding is not Sharding.NONE and layout.dp == 1:
+        return Broken("sharding", f"{layout.sharding} needs dp above 1")
+    if layout.sharding in _ZERO and scenario.engine != "deepspeed":
+        return Broken("sharding", f"{layout.sharding} is DeepSpeed's, the engine is {scenario.engine}")
+    if layout.sharding is Sharding.HSDP:
+        if not 1 < layout.replicas < layout.dp or layout.dp % layout.replicas:
+            return Broken("sharding", f"hsdp{layout.replicas} does not split dp{layout.dp} into replicas of several ranks")
+    elif layout.replicas > 1:
+        return Broken("sharding", f"{layout.replicas} replicas belong to hsdp, not to sharding {layout.sharding}")
+    return None
+
+
+def batch(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
+    """The global batch is a whole number of microbatches on every data-parallel rank."""
+    microbatch, dp = scenario.work.microbatch, scenario.layout.dp
+    if scenario.global_batch % (microbatch * dp):
+        return Broken("batch", f"global batch {scenario.global_batch} does not divide by mb{microbatch} x dp{dp}")
+    return None
+
+
+def engine(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
+    """The engine composes all of it, see `capabilities`."""
+    detail = unsupported(scenario)
+    return None if detail is None else Broken("engine", detail)
+
+
+def memory(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
+    """The estimated need is at most 1.1 times the catalogue's capacity; a CPU has none on record, so none is asked."""
+    capacity = hardware.memory_bytes
+    if capacity is None:
+        return None
+    total = need(scenario).total
+    if total <= MEMORY_MARGIN * capacity:
+        return None
+    return Broken(
+        "memory", f"about {total / _GIB:.0f} GiB a GPU needed (estimate), {hardware.variant} has {capacity / _GIB:.0f}"
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    numbers, world, tensor_parallel, pipeline, context, experts, sharding, batch, engine, memory,
+)  # fmt: skip
+"""In the order in which they are asked: `numbers` guards the divisions, `memory` relies on all before it."""

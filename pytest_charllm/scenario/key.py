@@ -1,0 +1,148 @@
+"""The stable, readable name of a scenario, and back.
+
+    key = model ["." N "L"] ["." layout] ".mb" N [".gb" N] [".seq" N] [".recompute-selective" | ".recompute-full"]
+          [".fp32"] [".eager"] ["." engine]
+
+The model and the microbatch are always there, everything else only where it is not the default. A value that is written
+out and happens to be the default (all of a model's layers, its own sequence length, the global batch of one microbatch
+a data-parallel rank, stages of equal depth) is the same work, so it gives the same key: `canonical` is that normal
+form, and ``parse_key(format_key(s)) == canonical(s)`` for every scenario. A key that is not canonical is refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Any
+
+import msgspec
+
+from pytest_charllm.errors import BadInput
+from pytest_charllm.scenario.capabilities import DEFAULT_ENGINE, ENGINES
+from pytest_charllm.scenario.layout import format_layout, parse_layout
+from pytest_charllm.scenario.models import shape
+from pytest_charllm.scenario.spec import Layout, Options, Precision, Recompute, Scenario, Training
+
+MAX_LENGTH = 120
+"""Characters of a key, so that it fits into a file name with room to spare."""
+
+_GRAMMAR = (
+    "model[.<N>L][.layout].mb<N>[.gb<N>][.seq<N>][.recompute-selective|.recompute-full][.fp32][.eager][.<engine>]"
+)
+
+
+def canonical(scenario: Scenario) -> Scenario:
+    """The same work with every default left out. Raises `BadInput` for an unknown model or depth."""
+    work, layout = scenario.work, scenario.layout
+    full, model = shape(work.model), shape(work.model, work.layers)
+    work = msgspec.structs.replace(
+        work,
+        layers=None if work.layers == full.layers else work.layers,
+        global_batch=None if work.global_batch == work.microbatch * layout.dp else work.global_batch,
+        seq=None if work.seq == full.seq else work.seq,
+    )
+    stages = layout.stage_layers
+    if stages and len(stages) == layout.pp and len(set(stages)) == 1 and sum(stages) == model.layers:
+        layout = msgspec.structs.replace(layout, stage_layers=None)
+    return msgspec.structs.replace(scenario, work=work, layout=layout)
+
+
+def format_key(scenario: Scenario) -> str:
+    """The key of a scenario. Raises `BadInput` where it names nothing that exists or would be longer than 120."""
+    scenario = canonical(scenario)
+    work, options = scenario.work, scenario.options
+    for name in ("microbatch", "global_batch", "seq"):
+        if (value := getattr(work, name)) is not None and value < 1:
+            raise BadInput(f"{name} is {value}, it must be at least 1")
+    if scenario.engine not in ENGINES:
+        raise BadInput(f"engine {scenario.engine!r} is not known; engines: {', '.join(ENGINES)}")
+
+    tokens = [work.model]
+    if work.layers is not None:
+        tokens.append(f"{work.layers}L")
+    if scenario.layout != Layout():
+        tokens.append(format_layout(scenario.layout))
+    tokens.append(f"mb{work.microbatch}")
+    if work.global_batch is not None:
+        tokens.append(f"gb{work.global_batch}")
+    if work.seq is not None:
+        tokens.append(f"seq{work.seq}")
+    if options.recompute is not Recompute.NONE:
+        tokens.append(f"recompute-{options.recompute}")
+    if options.precision is not Precision.BF16:
+        tokens.append(options.precision.value)
+    if not options.compile:
+        tokens.append("eager")
+    if scenario.engine != DEFAULT_ENGINE:
+        tokens.append(scenario.engine)
+    key = ".".join(tokens)
+    if len(key) > MAX_LENGTH:
+        raise BadInput(f"scenario key {key!r} has {len(key)} characters, at most {MAX_LENGTH} are allowed")
+    return key
+
+
+def parse_key(key: str) -> Scenario:
+    """Inverse of `format_key`. Raises `BadInput` naming the token that cannot be read, or the canonical key."""
+    if len(key) > MAX_LENGTH:
+        raise BadInput(f"scenario key {key[:40]!r}... has {len(key)} characters, at most {MAX_LENGTH} are allowed")
+    try:
+        return _parse(key)
+    except BadInput as error:
+        raise BadInput(f"scenario key {key!r}: {error}") from None
+
+
+def _parse(key: str) -> Scenario:
+    model, *tokens = key.split(".")
+    shape(model)
+    fields: dict[str, Any] = {}
+    for token in tokens:
+        name, value = _parse_token(token)
+        if name in fields:
+            raise BadInput(f"token {token!r} gives {name} a second time")
+        fields[name] = value
+    if "microbatch" not in fields:
+        raise BadInput("no mb<N>, the microbatch is always named")
+    scenario = Scenario(
+        work=Training(model=model, **_take(fields, "microbatch", "layers", "global_batch", "seq")),
+        layout=fields.pop("layout", Layout()),
+        options=Options(**_take(fields, "recompute", "precision", "compile")),
+        **fields,
+    )
+    written = format_key(scenario)
+    if key != written:
+        raise BadInput(f"not the canonical form, write {written!r}")
+    return scenario
+
+
+def _take(fields: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: fields.pop(name) for name in names if name in fields}
+
+
+_NUMBERS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"([0-9]{1,9})L"), "layers"),
+    (re.compile(r"mb([0-9]{1,9})"), "microbatch"),
+    (re.compile(r"gb([0-9]{1,9})"), "global_batch"),
+    (re.compile(r"seq([0-9]{1,9})"), "seq"),
+)
+
+_WORDS: dict[str, tuple[str, Any]] = {
+    "recompute-selective": ("recompute", Recompute.SELECTIVE),
+    "recompute-full": ("recompute", Recompute.FULL),
+    "fp32": ("precision", Precision.FP32),
+    "eager": ("compile", False),
+}
+
+
+def _parse_token(token: str) -> tuple[str, Any]:
+    if token in _WORDS:
+        return _WORDS[token]
+    if token in ENGINES:
+        return "engine", token
+    for pattern, name in _NUMBERS:
+        if match := pattern.fullmatch(token):
+            return name, int(match[1])
+    if re.match(r"(tp|pp|cp|dp)[0-9]", token):
+        return "layout", parse_layout(token)
+    close = difflib.get_close_matches(token, [*_WORDS, *ENGINES], n=1)
+    meant = f"did you mean {close[0]}? " if close else ""
+    raise BadInput(f"token {token!r} is not understood; {meant}a key is {_GRAMMAR}")

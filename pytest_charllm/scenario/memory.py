@@ -1,0 +1,139 @@
+"""Memory need of a scenario per GPU: an estimate, good to about 10 % on dense models, to refuse what cannot fit.
+
+It knows nothing of fragmentation, communication buffers and the CUDA context, and it assumes fused attention.
+Activations are counted in the manner of Korthikanti et al. (2022), for the tensors that our decoders keep.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import prod
+
+import msgspec
+
+from pytest_charllm.scenario.models import Family, ModelShape, block_parameter_list, parameters, sequence, shape_of
+from pytest_charllm.scenario.spec import Layout, Precision, Recompute, Scenario, Sharding
+
+_MASTER = 4
+_GRADIENT = 4
+_ADAM = 8
+"""Bytes per parameter: master weights and gradients in fp32, Adam's two moments in fp32."""
+
+_FULLY_SHARDED = (Sharding.FSDP, Sharding.HSDP, Sharding.ZERO3)
+_SHARDED_GRADIENTS = (Sharding.ZERO2, *_FULLY_SHARDED)
+
+
+class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes on the GPU that needs most.
+
+    `parameters`: master weights and the copies in compute precision that live at the peak. `logits`: from the head's
+    product to its gradient. `total` is the peak: less than the sum of all where gradients come only as activations go.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits: int
+    total: int
+
+
+def need(scenario: Scenario) -> MemoryNeed:
+    """The estimate for the pipeline stage with the largest total. Raises `BadInput` for an unknown model.
+
+    The scenario must pass the other feasibility rules: sizes are divided without looking for remainders.
+    """
+    stages = range(scenario.layout.pp)
+    return max((_stage_need(scenario, stage) for stage in stages), key=lambda stage_need: stage_need.total)
+
+
+def _stage_need(scenario: Scenario, stage: int) -> MemoryNeed:
+    shape, layout, options = shape_of(scenario), scenario.layout, scenario.options
+    element = 2 if options.precision is Precision.BF16 else 4
+    layers = _layers_of_stage(shape, layout, stage)
+    dense, experts, ends = _parameters_of_stage(shape, layout, stage, layers)
+    held = dense + experts + ends
+
+    sharded_held = _shard(dense + ends, experts, layout)
+    master = held if layout.sharding is Sharding.NONE else sharded_held
+    optimizer = _ADAM * master
+    gradients = _GRADIENT * (sharded_held if layout.sharding in _SHARDED_GRADIENTS else held)
+    if layout.sharding in _FULLY_SHARDED:
+        copies = element * (ends + 2 * (dense + experts) / max(layers, 1))
+    elif layout.sharding is Sharding.NONE and options.precision is Precision.FP32:
+        copies = 0.0
+    else:
+        copies = element * held
+    weights = _MASTER * master + copies
+
+    tokens = scenario.work.microbatch * sequence(scenario) / layout.cp
+    in_flight = min(max(scenario.accumulation, 1), layout.pp - stage)
+    kept, working = _activations_per_token(shape, options.recompute, options.compile, element)
+    activations = tokens * (in_flight * layers * kept + working) / layout.tp
+    logits = tokens * shape.vocab / layout.tp * (element + 4 + 4) if stage == layout.pp - 1 else 0.0
+
+    gradients_first = scenario.accumulation > 1 or (layout.dp > 1 and layout.sharding not in _FULLY_SHARDED)
+    passing = gradients + activations + logits if gradients_first else max(gradients, activations + logits)
+    return MemoryNeed(
+        parameters=round(weights),
+        gradients=round(gradients),
+        optimizer=round(optimizer),
+        activations=round(activations),
+        logits=round(logits),
+        total=round(weights + optimizer + passing),
+    )
+
+
+def _layers_of_stage(shape: ModelShape, layout: Layout, stage: int) -> int:
+    if layout.stage_layers is not None:
+        return layout.stage_layers[stage]
+    return shape.layers // layout.pp
+
+
+def _parameters_of_stage(shape: ModelShape, layout: Layout, stage: int, layers: int) -> tuple[float, float, float]:
+    """Parameters on one GPU before data-parallel sharding: of the blocks without experts, of experts, and of the
+    embedding, positions, last norm and head, as far as this stage has them."""
+    dense, experts = _block_parameters(shape)
+    table = shape.vocab * shape.hidden
+    first, last = stage == 0, stage == layout.pp - 1
+    if first and last:
+        ends = parameters(shape) - shape.layers * (dense + experts)
+    else:
+        ends = (table + shape.positions * shape.hidden) * first + table * last
+    return layers * dense / layout.tp, layers * experts / (layout.tp * layout.ep), ends / layout.tp
+
+
+@cache
+def _block_parameters(shape: ModelShape) -> tuple[int, int]:
+    """(without experts, of all experts) of one block."""
+    sizes = [(len(size) == 3, prod(size)) for _, size in block_parameter_list(shape)]
+    return sum(size for stacked, size in sizes if not stacked), sum(size for stacked, size in sizes if stacked)
+
+
+def _shard(dense: float, experts: float, layout: Layout) -> float:
+    """Parameters that one data-parallel rank keeps. Expert parallelism has divided the experts among dp ranks already,
+    so only dp / ep of them hold the same ones."""
+    ranks = layout.dp * layout.cp / layout.replicas
+    return dense / ranks + experts / max(ranks / layout.ep, 1)
+
+
+def _activations_per_token(shape: ModelShape, recompute: Recompute, compiled: bool, element: int) -> tuple[int, int]:
+    """Bytes of one token: (kept by each layer until its backward pass, needed on top by the layer at work).
+
+    Without recomputation a layer keeps its input, the attention's input, q, k, v and output, the sum after it, and
+    the feed-forward's input and inner tensors; a compiler fuses silu and the product with it into one. Selective
+    recomputation keeps the layer's input and the results of matrix products and attention; full only the input.
+    """
+    hidden, ffn = shape.hidden, shape.ffn
+    attention = 2 * hidden + 2 * shape.kv_width
+    if shape.family is Family.GPT3:
+        ffn_tensors, ffn_products = hidden + 2 * ffn, hidden + ffn
+    else:
+        ffn_tensors, ffn_products = hidden + (3 if compiled else 4) * ffn, hidden + 2 * ffn
+    if shape.experts:
+        ffn_tensors, ffn_products = hidden + shape.topk * (hidden + ffn_tensors), shape.topk * ffn_products
+    everything = 2 * hidden + hidden + attention + ffn_tensors
+    if recompute is Recompute.NONE:
+        return element * everything, 0
+    kept = 2 * hidden + attention + ffn_products if recompute is Recompute.SELECTIVE else hidden
+    return element * kept, element * (everything - kept)
