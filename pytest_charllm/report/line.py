@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from pytest_charllm.judge.wording import amount, moved, name, width
+from pytest_charllm.judge.verdicts import line
+from pytest_charllm.judge.wording import moved, name
 from pytest_charllm.records import MetricVerdict, Verdict
 from pytest_charllm.report.case import Case
 from pytest_charllm.report.numbers import significant
 
 
 def against_baseline(row: MetricVerdict) -> str:
-    """``throughput +0.4 % (tolerance 1.5 %, would have seen 1.9 %)``, or why there is no such number.
-
-    What was seen needs no word on what would have been.
-    """
-    if row.change is None:
-        value = "" if row.value is None else f" {amount(row.metric, row.value)}"
-        return f"{name(row.metric)}{value}" + (f" ({row.reason})" if row.reason else "")
-    power = []
-    if row.tolerance is not None:
-        power.append(f"tolerance {width(row.metric, row.tolerance)}")
-    if row.would_have_seen is not None and row.verdict is Verdict.PASS:
-        power.append(f"would have seen {width(row.metric, row.would_have_seen)}")
-    return f"{name(row.metric)} {moved(row.metric, row.change)}" + (f" ({', '.join(power)})" if power else "")
+    """``throughput +0.4 % (tolerance 1.5 %, would have seen 1.9 %)``, or the value and why it has no tolerance."""
+    text = f"{name(row.metric)} {line(row)}".rstrip()
+    return f"{text} ({row.reason})" if row.tolerance is None and row.reason else text
 
 
 def why(case: Case) -> str:

@@ -92,8 +92,14 @@ def _metric(row: MetricVerdict) -> tuple[str, ...]:
 
 
 def _not_judged(case: Case) -> str:
-    metrics = case.judgement.metrics if case.judgement else ()
-    return pairs([(METRICS[row.metric].title, row.reason) for row in metrics if row.verdict is Verdict.NOT_JUDGED])
+    """A line a reason, with the values of what was measured all the same."""
+    told: dict[str, list[str]] = {}
+    for row in case.judgement.metrics if case.judgement else ():
+        if row.verdict is Verdict.NOT_JUDGED:
+            text = f"{METRICS[row.metric].title} {value(row.metric, row.value)}".rstrip()
+            told.setdefault(row.reason.removeprefix("not judged: "), []).append(text)
+    lines = [f"{', '.join(texts)}: {reason}" for reason, texts in told.items()]
+    return "\n".join(textwrap.fill(text, WIDTH - 2, subsequent_indent="  ") for text in lines)
 
 
 def _checks(case: Case) -> str:
@@ -115,7 +121,7 @@ def _stack(case: Case) -> str:
     diff = case.judgement.stack_diff
     if not diff:
         return "stack\n  the same software as on record" if case.verdict in MOVED else ""
-    rows = [(part, recorded or "none", here or "none") for part, here, recorded in diff]
+    rows = [(part, recorded or "none", here or "none") for part, recorded, here in diff]
     return section("stack", grid(("part", "on record", "here"), rows))
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from pytest_charllm.judge.agreement import AGREEMENT_LAUNCHES
 from pytest_charllm.records import Verdict
 from pytest_charllm.report.case import Case
 from pytest_charllm.report.layout import clipped, grid
 from pytest_charllm.report.line import injected, verdict, why
 from pytest_charllm.report.numbers import value
 
-WHY_WIDTH = 60
+WHY_WIDTH = 76
 """Wrapped here, and cut after two lines: the story has the rest."""
 
 HEADERS = ("scenario", "verdict", "checks", "Gate A", "Gate B", "tokens/s/GPU", "W", "J/token", "core/HBM degC", "why")
@@ -37,7 +38,7 @@ def _row(case: Case) -> tuple[str, ...]:
         value("mean_power", case.value("mean_power")),
         value("energy_per_token", case.value("energy_per_token")),
         _temperatures(case),
-        clipped(why(case), 2 * WHY_WIDTH - 10),
+        clipped(why(case), 2 * WHY_WIDTH - 20),
     )
 
 
@@ -48,7 +49,7 @@ def _checks(case: Case) -> str:
 
 def _gate(case: Case, metric: str) -> str:
     judged = case.metric(metric)
-    if judged is not None and judged.verdict is Verdict.NOT_JUDGED:
+    if judged is not None and judged.value is None:
         return "not judged"
     return value(metric, case.value(metric))
 
@@ -72,7 +73,7 @@ def _notes(cases: Sequence[Case]) -> list[str]:
         f"{verdict(case)}; put it on record: pytest-charllm baseline accept latest --only {case.key}"
         for case in improved
     ]
-    unrecorded = sum(_without_baseline(case) for case in cases)
+    unrecorded = sum(_can_be_accepted(case) for case in cases)
     if unrecorded:
         notes.append(
             f"{unrecorded} without a baseline; put these launches on record: pytest-charllm baseline accept latest"
@@ -80,10 +81,9 @@ def _notes(cases: Sequence[Case]) -> list[str]:
     return notes
 
 
-def _without_baseline(case: Case) -> bool:
-    """Measured, and nothing on record to hold it against: a new scenario, or a CPU's first run."""
-    if case.judgement is None or not case.measurements:
-        return False
-    return case.verdict == Verdict.NO_BASELINE or (
-        case.verdict == Verdict.PASS and all(row.reference is None for row in case.judgement.metrics)
-    )
+def _can_be_accepted(case: Case) -> bool:
+    """Nothing on record to hold it against, and enough launches to become what is: on a CPU five, to see them agree."""
+    if case.verdict == Verdict.NO_BASELINE:
+        return bool(case.measurements)
+    nothing_recorded = case.judgement is not None and all(row.reference is None for row in case.judgement.metrics)
+    return case.verdict == Verdict.PASS and nothing_recorded and len(case.measurements) >= AGREEMENT_LAUNCHES

@@ -88,7 +88,7 @@ def regression() -> Case:
         because="throughput -5.2 % (tolerance 1.5 %), energy per token +5.7 % (tolerance 3.0 %); confirmed",
         metrics=metrics,
         findings=(Finding(kind="power-capped", text="software power cap in 97 % of the window, on record 96 %"),),
-        stack_diff=(("driver", "590.12", "580.159.04"), ("nccl", "2.28.9", None)),
+        stack_diff=(("driver", "580.159.04", "590.12"), ("nccl", None, "2.28.9")),
         launches=6,
         confirmed=True,
     )
@@ -160,12 +160,18 @@ def unrecorded() -> Case:
     judgement = Judgement(
         scenario_key=key,
         verdict=Verdict.PASS,
-        because="strict checks passed; speed not judged: no baseline for this CPU, recorded",
+        because="2 strict checks hold; speed not judged: no baseline for this CPU, recorded",
         metrics=(
             MetricVerdict(
                 metric="cost_cpu", verdict=Verdict.NOT_JUDGED, value=11.27, gate="Gate A",
-                reason="no baseline for this CPU, recorded",
+                reason="not judged: no baseline for this CPU, recorded",
             ),
+            MetricVerdict(
+                metric="cost_wall", verdict=Verdict.NOT_JUDGED, value=3.31, gate="Gate B",
+                reason="not judged: no baseline for this CPU, recorded",
+            ),
+            MetricVerdict(metric="throughput", verdict=Verdict.NOT_JUDGED, value=840.0, reason="informational"),
+            MetricVerdict(metric="step_time", verdict=Verdict.NOT_JUDGED, value=0.1523, reason="informational"),
         ),
         checks=(
             Check(name="loss parity", ok=True, expected="4.2", observed="4.2"),

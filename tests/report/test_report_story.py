@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from pytest_charllm.hardware import Machine
-from pytest_charllm.records import Failure, Measurement, Stack, Validity, Value
+from pytest_charllm.records import METRICS, Failure, Measurement, MetricVerdict, Stack, Validity, Value, Verdict
 from pytest_charllm.report.case import Case
 from pytest_charllm.report.layout import WIDTH
 from pytest_charllm.report.properties import properties
@@ -31,7 +31,7 @@ metrics
   core degC        63.0       62.2  +0.8 degC   5.0 degC                   PASS
 
 not judged
-  HBM degC  not comparable: started at 41 degC, on record 33 degC (band 3 degC)
+  HBM degC 45.0: not comparable: started at 41 degC, on record 33 degC (band 3 degC)
 
 stack
   part    on record   here
@@ -121,10 +121,11 @@ run just this
 
 UNRECORDED = """\
 PASS llama-5m.dp2+fsdp.mb2.fp32 on cpu 1x2 (AMD EPYC 7B13)
-strict checks passed; speed not judged: no baseline for this CPU, recorded
+2 strict checks hold; speed not judged: no baseline for this CPU, recorded
 
 not judged
-  Gate A  no baseline for this CPU, recorded
+  Gate A 11.3, Gate B 3.31: no baseline for this CPU, recorded
+  tokens/s/GPU 840, step 152 ms: informational
 
 checks
   passed  loss parity, parameters
@@ -168,12 +169,16 @@ def test_nothing_on_record(unrecorded: Case, cpu: Machine) -> None:
 def test_width(crash: Case, regression: Case, h200: Machine) -> None:
     """A wide log line or a long list must not wrap around in a CI log."""
     assert regression.judgement is not None
-    check = msgspec.structs.replace(regression.judgement.findings[0], text="word " * 100)
+    finding = msgspec.structs.replace(regression.judgement.findings[0], text="word " * 100)
+    listed = tuple(
+        MetricVerdict(metric=metric, verdict=Verdict.NOT_JUDGED, value=1.5, reason="informational")
+        for metric in METRICS
+    )
     wide = Case(
         key=regression.key,
         verdict="REGRESSION",
         because="because " * 40,
-        judgement=msgspec.structs.replace(regression.judgement, findings=(check,)),
+        judgement=msgspec.structs.replace(regression.judgement, findings=(finding,), metrics=listed),
         measurements=regression.measurements,
     )
     for case in (crash, regression, wide):
@@ -222,7 +227,7 @@ def test_properties_are_json(regression: Case, injected: Case) -> None:
     assert json.loads(json.dumps(facts, allow_nan=False)) == facts
     assert facts["values"]["throughput"] == [None, 60_711.0, 60_712.0]
     assert facts["metrics"]["throughput"]["change"] == -0.0522
-    assert facts["stack_diff"][0] == ["driver", "590.12", "580.159.04"]
+    assert facts["stack_diff"][0] == ["driver", "580.159.04", "590.12"]
     assert facts["units"]["energy_per_token"] == "J/token"
     assert facts["stack"] == {"torch": "2.11.0", "driver": "590.12"}
     assert properties(injected)["injected"] == [{"name": "slowdown", "requested": 0.1, "achieved": 0.102}]

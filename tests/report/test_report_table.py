@@ -20,13 +20,12 @@ llama3-1b.mb2     REGRESSION        60,710  691  11.4 mJ          63/45  through
 """
 
 CPU_TABLE = """\
-scenario                    verdict  checks      Gate A      Gate B  tokens/s/GPU  why
---------------------------  -------  ------  ----------  ----------  ------------  ------------------------------------------------------------
-llama-5m.dp2.mb2.fp32       PASS     3 of 3        7.65  not judged         1,376  Gate A +0.3 % (tolerance 5.0 %, would have seen 7.4 %)
-llama-5m.dp2+fsdp.mb2.fp32  PASS     2 of 2  not judged                       840  strict checks passed; speed not judged: no baseline for this
-                                                                                   CPU, recorded
-llama-5m.dp2.mb2            CRASHED                                                rank 1: RuntimeError: shape '[2, 128]' is invalid for input
-                                                                                   of size 255, in tokens (data.py:41)
+scenario                    verdict  checks  Gate A      Gate B  tokens/s/GPU  why
+--------------------------  -------  ------  ------  ----------  ------------  ---------------------------------------------------------------------------
+llama-5m.dp2.mb2.fp32       PASS     3 of 3    7.65  not judged         1,376  Gate A +0.3 % (tolerance 5.0 %, would have seen 7.4 %)
+llama-5m.dp2+fsdp.mb2.fp32  PASS     2 of 2    11.3        3.31           840  2 strict checks hold; speed not judged: no baseline for this CPU, recorded
+llama-5m.dp2.mb2            CRASHED                                            rank 1: RuntimeError: shape '[2, 128]' is invalid for input of size 255, in
+                                                                               tokens (data.py:41)
 
 3 scenarios: 2 PASS, 1 CRASHED
 1 without a baseline; put these launches on record: pytest-charllm baseline accept latest
