@@ -49,6 +49,7 @@ class Judgement(Record, kw_only=True):
     checks: tuple[Check, ...] = ()
     findings: tuple[Finding, ...] = ()
     stack_diff: tuple[tuple[str, str | None, str | None], ...] = ()
+    """(part, on record, here)."""
     launches: int = 0
     confirmed: bool = False
 
