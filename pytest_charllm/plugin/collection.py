@@ -1,0 +1,52 @@
+"""Once everything is collected: drop what is not for this machine, then run, or plan, or just list."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_charllm.plugin import benchmark
+from pytest_charllm.plugin.parametrize import PARAMETER, collected
+from pytest_charllm.plugin.state import State, is_ours
+
+if TYPE_CHECKING:
+    from pytest_charllm.hardware import Machine
+
+
+def begin(config: pytest.Config, state: State, machine: Machine, items: list[pytest.Item]) -> None:
+    """Deselect items without a row on this machine and register what the session needs.
+
+    Raises `pytest.UsageError` where an assumed machine was asked to run something.
+    """
+    options = state.options
+    only_listing = config.option.collectonly or options.plan
+    if machine.assumed and not only_listing and options.replay is None:
+        raise pytest.UsageError(
+            "--charllm-assume runs nothing: add --charllm-plan or --collect-only, or replay launches of such a machine"
+        )
+    _deselect(config, items)
+    if options.plan:
+        from pytest_charllm.plugin.plan import PlanPrinter
+
+        config.pluginmanager.register(PlanPrinter(machine), "charllm-plan")
+    elif not config.option.collectonly:
+        from pytest_charllm.plugin.hooks import SuiteHooks
+        from pytest_charllm.plugin.suite import Suite
+
+        state.suite = Suite(config, options, machine)
+        config.pluginmanager.register(SuiteHooks(state.suite), "charllm-suite")
+        if benchmark.is_present(config):
+            config.pluginmanager.register(benchmark.BenchmarkInterop(state.suite), "charllm-benchmark")
+
+
+def _deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
+    absent = [item for item in items if is_ours(item) and _has_no_row(item)]
+    if absent:
+        config.hook.pytest_deselected(items=absent)
+        gone = set(absent)
+        items[:] = [item for item in items if item not in gone]
+
+
+def _has_no_row(item: pytest.Item) -> bool:
+    return PARAMETER in getattr(item, "fixturenames", ()) and collected(item) is None

@@ -1,0 +1,64 @@
+"""Which machine the suites run on: ``--gpu`` held against what is here, or ``--charllm-assume``, or a site's hook."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_charllm.errors import CharllmError
+
+if TYPE_CHECKING:
+    from pytest_charllm.hardware import Machine
+    from pytest_charllm.plugin.options import Options
+
+
+def resolve_machine(config: pytest.Config, options: Options) -> Machine:
+    """Raises `pytest.UsageError` with one line: an unknown name, or hardware asked for that is not here."""
+    try:
+        wanted = _wanted_variants(options.gpu)
+        if options.assume is not None:
+            from pytest_charllm.hardware.catalogue import parse_assume
+
+            machine = parse_assume(options.assume)
+        else:
+            machine = config.hook.pytest_charllm_machine(config=config) or _find(wanted)
+    except CharllmError as error:
+        raise pytest.UsageError(str(error)) from None
+    if wanted and machine.variant not in wanted:
+        asked = ",".join(options.gpu)
+        raise pytest.UsageError(f"--gpu={asked}: no such GPU here; {_found(machine, assumed=options.assume)}")
+    return machine
+
+
+def describe(machine: Machine) -> str:
+    """E.g. ``h200-sxm 1x8, driver 580.159.04``."""
+    if machine.is_cpu:
+        detail = f" ({machine.cpu_model})" if machine.cpu_model else ""
+    else:
+        detail = f", driver {machine.driver}" if machine.driver else ""
+    return f"{machine.variant} {machine.shape}{detail}{', assumed' if machine.assumed else ''}"
+
+
+def _wanted_variants(names: tuple[str, ...]) -> frozenset[str]:
+    from pytest_charllm.hardware.catalogue import resolve
+
+    return frozenset(hardware.variant for name in names for hardware in resolve(name))
+
+
+def _find(wanted: frozenset[str]) -> Machine:
+    from pytest_charllm.devices.find import cpu_machine, find_machine
+
+    # Asked for the CPU alone, GPUs are not even looked at: a dead driver must not stand in the way.
+    return cpu_machine() if wanted == {"cpu"} else find_machine()
+
+
+def _found(machine: Machine, assumed: str | None) -> str:
+    if assumed is not None:
+        return f"--charllm-assume={assumed} says {machine.variant}"
+    if machine.is_cpu:
+        return "found no GPU, only the CPU (--gpu=cpu)"
+    names = Counter(device.name for device in machine.devices)
+    listed = ", ".join(f"{count} x {name}" for name, count in names.items())
+    return f"found {machine.variant} {machine.shape}{f' ({listed})' if listed else ''}"

@@ -1,0 +1,92 @@
+"""Before the first test: which scenarios will be launched, which are settled already, and the campaign itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_charllm.errors import BadRecord
+from pytest_charllm.plugin.options import Options, command_line
+from pytest_charllm.plugin.parametrize import collected
+
+if TYPE_CHECKING:
+    from pytest_charllm.campaign.campaign import Campaign
+    from pytest_charllm.campaign.settings import CampaignProgress, Settings
+    from pytest_charllm.hardware import Machine
+    from pytest_charllm.records import Baseline
+
+
+def open_campaign(
+    config: pytest.Config,
+    options: Options,
+    machine: Machine,
+    items: Sequence[pytest.Item],
+    on_progress: Callable[[CampaignProgress], None],
+) -> Campaign:
+    """The campaign over every item that will really run. Raises `BadInput` where it cannot start."""
+    from pytest_charllm.campaign.campaign import Campaign
+
+    settings = _settings(config, options, machine, on_progress)
+    planned = [item.planned for item in map(collected, _to_run(items)) if item is not None]
+    launcher = config.hook.pytest_charllm_launcher(config=config, settings=settings)
+    return Campaign.create(settings, planned, launcher)
+
+
+def skip_without_baseline(
+    config: pytest.Config, options: Options, machine: Machine, items: Sequence[pytest.Item]
+) -> dict[str, str]:
+    """For ``--charllm-missing=skip``: mark items whose scenario has nothing on record, before anything is launched.
+
+    Returns nodeid -> key. On a CPU the strict checks need no baseline, so nothing is skipped there.
+    """
+    if options.missing != "skip" or machine.is_cpu:
+        return {}
+    skipped = {}
+    for item in _to_run(items):
+        found = collected(item)
+        if found is not None and not _on_record(config, options, machine, found.planned.scenario.key):
+            item.add_marker(pytest.mark.skip(reason="NO_BASELINE: none on record, not launched"))
+            skipped[item.nodeid] = found.planned.scenario.key
+    return skipped
+
+
+def _settings(
+    config: pytest.Config, options: Options, machine: Machine, on_progress: Callable[[CampaignProgress], None]
+) -> Settings:
+    from pytest_charllm.campaign.settings import Settings
+    from pytest_charllm.records import tier
+    from pytest_charllm.records.faults import parse_fault
+
+    def find_baseline(machine: Machine, key: str) -> Baseline | None:
+        return config.hook.pytest_charllm_baseline(config=config, machine=machine, key=key)
+
+    return Settings(
+        machine=machine,
+        tier=tier(options.tier or "nightly", machine.is_cpu),
+        root=options.root,
+        shipped=options.shipped,
+        launches=options.launches,
+        faults=tuple(parse_fault(text) for text in options.inject),
+        seed=options.seed,
+        replay=options.replay,
+        arguments=command_line(config),
+        on_progress=on_progress,
+        find_baseline=find_baseline,
+    )
+
+
+def _to_run(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    return [item for item in items if item.get_closest_marker("skip") is None]
+
+
+def _on_record(config: pytest.Config, options: Options, machine: Machine, key: str) -> bool:
+    from pytest_charllm.store.baselines import BaselineStore
+
+    if config.hook.pytest_charllm_baseline(config=config, machine=machine, key=key) is not None:
+        return True
+    try:
+        return BaselineStore(options.shipped, options.root / "baselines").find(machine, key) is not None
+    except BadRecord:
+        return True  # its test is the place to say what is wrong with the file

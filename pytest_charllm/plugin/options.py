@@ -1,0 +1,158 @@
+"""The command line: what may be asked for, and one clear line when it cannot be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+TIERS = ("smoke", "nightly")
+MISSING = ("fail", "record", "skip")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the command line said, checked as far as that needs no hardware and no heavy import."""
+
+    gpu: tuple[str, ...]
+    """Families or variants, any of them; empty: whatever is here."""
+    microbatch: tuple[int, ...] | None
+    assume: str | None
+    tier: str | None
+    launches: int | None
+    missing: str
+    inject: tuple[str, ...]
+    seed: int
+    root: Path
+    shipped: Path
+    replay: Path | None
+    plan: bool
+
+
+def add_options(parser: pytest.Parser) -> None:
+    group = parser.getgroup("charllm", "distributed LLM training, gated against baselines")
+    group.addoption(
+        "--gpu", dest="charllm_gpu", action="append", default=[], metavar="NAME[,NAME]",
+        help="GPU families or variants to test on, any of them: h200, h100-nvl, cpu; auto (default): what is here.",
+    )  # fmt: skip
+    group.addoption(
+        "--microbatch", dest="charllm_microbatch", action="append", default=[], metavar="N[,N]",
+        help="Replace the suites' microbatch sizes (sequences per data-parallel rank).",
+    )  # fmt: skip
+    group.addoption(
+        "--charllm-assume", metavar="HW:NxG",
+        help="Collect and plan as if on N nodes of G such GPUs, e.g. h200:4x8. Runs nothing.",
+    )  # fmt: skip
+    group.addoption(
+        "--charllm-plan", action="store_true",
+        help="Print what would run (scenario, feasible or which rule forbids it, memory per GPU) and stop.",
+    )  # fmt: skip
+    group.addoption(
+        "--charllm-tier", metavar="TIER",
+        help="How much evidence: smoke or nightly. Default: nightly on GPUs; a CPU always runs smoke.",
+    )  # fmt: skip
+    group.addoption("--charllm-launches", metavar="N", help="Timed launches of each scenario's first round.")
+    group.addoption(
+        "--charllm-missing", metavar="WHAT", default="fail",
+        help="A scenario without baseline: fail (default), record (launch, keep as proposal, skip) or skip (do not "
+        "even launch).",
+    )  # fmt: skip
+    group.addoption(
+        "--charllm-inject", action="append", default=[], metavar="NAME[=VALUE][,rank=N]",
+        help="Put a known fault into the ranks: slowdown=0.10, hang, crash, oom, early-exit, nan. Repeatable.",
+    )  # fmt: skip
+    group.addoption("--charllm-seed", metavar="N", default="1234", help="Seed of weights and tokens. Default: 1234.")
+    group.addoption("--charllm-dir", metavar="DIR", help="Runs and local baselines. Default: <rootdir>/.charllm.")
+    group.addoption(
+        "--charllm-baselines", metavar="DIR",
+        help="Baselines under version control, only read. Default: <rootdir>/baselines.",
+    )  # fmt: skip
+    group.addoption("--charllm-replay", metavar="DIR", help="Judge the recorded launches in DIR; launch nothing.")
+
+
+def read_options(config: pytest.Config) -> Options:
+    """Raises `pytest.UsageError` with one line naming the option."""
+    get = config.getoption
+    here = config.invocation_params.dir
+    replay = get("charllm_replay")
+    return Options(
+        gpu=_gpus(get("charllm_gpu")),
+        microbatch=_microbatches(get("charllm_microbatch")),
+        assume=get("charllm_assume"),
+        tier=_one_of("--charllm-tier", get("charllm_tier"), TIERS),
+        launches=_at_least("--charllm-launches", get("charllm_launches"), 1),
+        missing=_one_of("--charllm-missing", get("charllm_missing"), MISSING) or "fail",
+        inject=tuple(get("charllm_inject")),
+        seed=_at_least("--charllm-seed", get("charllm_seed"), 0) or 0,
+        root=here / get("charllm_dir") if get("charllm_dir") else config.rootpath / ".charllm",
+        shipped=here / get("charllm_baselines") if get("charllm_baselines") else config.rootpath / "baselines",
+        replay=_directory("--charllm-replay", here / replay) if replay else None,
+        plan=get("charllm_plan"),
+    )
+
+
+def command_line(config: pytest.Config) -> str:
+    """The arguments of this run as one could type them again."""
+    import shlex
+
+    return shlex.join(["pytest", *(os.fspath(argument) for argument in config.invocation_params.args)])
+
+
+def rerun_line(options: Options, nodeid: str) -> str:
+    """The command that runs just this test again, on the same terms."""
+    import shlex
+
+    terms = {
+        "--gpu": ",".join(options.gpu) or None,
+        "--microbatch": ",".join(str(size) for size in options.microbatch or ()) or None,
+        "--charllm-tier": options.tier,
+        "--charllm-launches": options.launches,
+        "--charllm-replay": options.replay,
+    }
+    given = [f"{option}={value}" for option, value in terms.items() if value is not None]
+    return shlex.join(["pytest", nodeid, *given, *(f"--charllm-inject={fault}" for fault in options.inject)])
+
+
+def _split(texts: Iterable[str]) -> list[str]:
+    return [part.strip() for text in texts for part in text.split(",") if part.strip()]
+
+
+def _gpus(texts: list[str]) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(_split(texts)))
+    return () if "auto" in names else names
+
+
+def _microbatches(texts: list[str]) -> tuple[int, ...] | None:
+    if not texts:
+        return None
+    sizes = [_at_least("--microbatch", text, 1) for text in _split(texts)]
+    if not sizes:
+        raise pytest.UsageError("--microbatch: no size given; write --microbatch=1,2,4")
+    return tuple(dict.fromkeys(size for size in sizes if size is not None))
+
+
+def _at_least(option: str, text: str | None, least: int) -> int | None:
+    if text is None:
+        return None
+    try:
+        number = int(text)
+    except ValueError:
+        raise pytest.UsageError(f"{option}: {text!r} is not a whole number") from None
+    if number < least:
+        raise pytest.UsageError(f"{option}: {number} is below {least}")
+    return number
+
+
+def _one_of(option: str, text: str | None, choices: tuple[str, ...]) -> str | None:
+    if text is not None and text not in choices:
+        raise pytest.UsageError(f"{option}: {text!r} is none of {', '.join(choices)}")
+    return text
+
+
+def _directory(option: str, path: Path) -> Path:
+    if not path.is_dir():
+        raise pytest.UsageError(f"{option}: {path} is not a directory")
+    return path

@@ -1,0 +1,203 @@
+"""Scenarios as test parameters: a suite writes its table as data, each machine collects the rows that are meant for it.
+
+Ids are ``<variant>-<key>``, so they stay the same for as long as the scenario does, whatever the test is called.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+from pytest_charllm.errors import BadInput
+
+if TYPE_CHECKING:
+    from pytest_charllm.campaign.settings import Planned
+    from pytest_charllm.hardware import Machine
+    from pytest_charllm.scenario import Scenario
+    from pytest_charllm.scenario.feasibility import Broken
+
+PARAMETER = "charllm_scenario"
+"""The fixture through which an item gets its scenario; its value in the call's parameters is the key."""
+ROWS_MARK = "charllm"
+ITEM_MARK = "charllm_item"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One model's rows of a table: which layouts on which machine, and how they are fed.
+
+    `layouts` maps a machine to layouts separated by blanks, e.g. ``{"h200-sxm:4x8": "tp2pp16 tp8dp4+fsdp"}``. A
+    machine is ``<variant, family or *>:<nodes>x<gpus>``; the most exact entry that fits is taken, alone. ``*`` is any
+    GPU, never ``cpu``. `microbatch` is in sequences per data-parallel rank, `global_batch` in sequences per optimizer
+    step, `seq` in tokens. `layers` cuts the model down to so many (everywhere, or per machine).
+    """
+
+    model: str
+    layouts: Mapping[str, str]
+    microbatch: int | tuple[int, ...] = 1
+    global_batch: int | None = None
+    seq: int | None = None
+    layers: int | Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class CollectedScenario:
+    """What an item's mark carries. `broken`: the rule that forbids it on this machine, None where it can run."""
+
+    planned: Planned
+    broken: Broken | None
+
+
+def scenarios(
+    *rows: Rows | Scenario | str, on: str | tuple[str, ...] = (), speed: bool = True, **options: Any
+) -> pytest.MarkDecorator:
+    """Run a test once for each row that is meant for the machine at hand. May be stacked.
+
+    A row is a `Rows` table, a `Scenario`, or a key such as ``"llama3-1b.mb2"``; the latter two run on every machine,
+    or only on those named by `on`. `speed=False` judges by the strict checks alone. `options` are those of
+    `pytest_charllm.scenario.Options` (``recompute="full"``, ``precision="fp32"``, ``compile=False``) or ``engine``; a
+    tuple of values makes a row for each.
+    """
+    if not rows:
+        raise TypeError("scenarios() needs at least one row: Rows(...), a Scenario, or a key")
+    machines = (on,) if isinstance(on, str) else on
+    return pytest.mark.charllm.with_args(*rows, on=machines, speed=speed, options=options)
+
+
+def parametrize(metafunc: pytest.Metafunc, machine: Machine, microbatches: tuple[int, ...] | None) -> None:
+    """Give the test function its rows on this machine. One without any is left with a mark that gets it deselected.
+
+    Raises `BadInput` for a row that cannot be read.
+    """
+    marks = list(metafunc.definition.iter_markers(ROWS_MARK))
+    found = {item.planned.scenario.key: item for item in collect(marks, machine, microbatches)}
+    parameters = [_parameter(machine, key, item) for key, item in found.items()]
+    metafunc.parametrize(PARAMETER, parameters or [no_rows(machine.variant)], indirect=True)
+
+
+def no_rows(variant: str) -> Any:
+    """The parameter of a function that has nothing to do on this machine."""
+    return pytest.param(None, id=f"{variant}-none", marks=pytest.mark.charllm_item.with_args(None))
+
+
+def collected(item: pytest.Item) -> CollectedScenario | None:
+    """The scenario of an item, None where it has none on this machine."""
+    mark = item.get_closest_marker(ITEM_MARK)
+    return mark.args[0] if mark is not None else None
+
+
+def collect(
+    marks: Iterable[pytest.Mark], machine: Machine, microbatches: tuple[int, ...] | None
+) -> Iterator[CollectedScenario]:
+    """Every scenario of the marked rows on this machine, checked against the feasibility rules."""
+    from pytest_charllm.campaign.settings import Planned
+    from pytest_charllm.hardware.catalogue import CATALOGUE
+    from pytest_charllm.scenario.feasibility import infeasible
+
+    hardware = CATALOGUE[machine.variant]
+    for mark in marks:
+        for row in mark.args:
+            for scenario in _scenarios(row, mark.kwargs["on"], machine, microbatches, mark.kwargs["options"]):
+                planned = Planned(scenario, speed=mark.kwargs["speed"])
+                yield CollectedScenario(planned, infeasible(scenario, hardware, machine))
+
+
+def choose(table: Mapping[str, T], machine: Machine) -> T | None:
+    """The most exact entry for this machine: its variant, else its family, else ``*`` (any GPU); None without one.
+
+    Raises `BadInput` for an entry that names no machine at all, which would otherwise silently never run.
+    """
+    from pytest_charllm.hardware.catalogue import CATALOGUE, resolve
+
+    for text in table:
+        name, _, shape = text.partition(":")
+        if not re.fullmatch(r"[1-9]\d*x[1-9]\d*", shape):
+            raise BadInput(f"machine {text!r} of a scenario table: write <variant, family or *>:<nodes>x<gpus>")
+        if name != "*":
+            resolve(name)
+    names = [machine.variant, CATALOGUE[machine.variant].family]
+    if not machine.is_cpu:
+        names.append("*")
+    entries = (table.get(f"{name}:{machine.shape}") for name in names)
+    return next((entry for entry in entries if entry is not None), None)
+
+
+def _parameter(machine: Machine, key: str, item: CollectedScenario) -> Any:
+    marks = [pytest.mark.charllm_item.with_args(item)]
+    if item.broken is not None:
+        marks.append(pytest.mark.skip(reason=f"{item.broken.rule}: {item.broken.detail}"))
+    return pytest.param(key, id=f"{machine.variant}-{key}", marks=marks)
+
+
+def _scenarios(
+    row: Rows | Scenario | str,
+    on: tuple[str, ...],
+    machine: Machine,
+    microbatches: tuple[int, ...] | None,
+    options: Mapping[str, Any],
+) -> Iterator[Scenario]:
+    if isinstance(row, Rows):
+        if on:
+            raise BadInput("scenarios(on=...) is for keys and Scenarios; Rows name their machines themselves")
+        yield from _of_table(row, machine, microbatches, options)
+    elif not on or choose(dict.fromkeys(on, True), machine):
+        yield from _of_key(row, microbatches, options)
+
+
+def _of_table(
+    rows: Rows, machine: Machine, microbatches: tuple[int, ...] | None, options: Mapping[str, Any]
+) -> Iterator[Scenario]:
+    from pytest_charllm.scenario import Scenario, Training
+    from pytest_charllm.scenario.layout import parse_layout
+
+    layouts = choose(rows.layouts, machine)
+    if layouts is None:
+        return
+    layers = choose(rows.layers, machine) if isinstance(rows.layers, Mapping) else rows.layers
+    for text in layouts.split():
+        for microbatch in microbatches or _tuple(rows.microbatch):
+            work = Training(
+                model=rows.model, microbatch=microbatch, layers=layers, global_batch=rows.global_batch, seq=rows.seq
+            )
+            yield from _with_options(Scenario(work=work, layout=parse_layout(text)), options)
+
+
+def _of_key(
+    row: Scenario | str, microbatches: tuple[int, ...] | None, options: Mapping[str, Any]
+) -> Iterator[Scenario]:
+    from msgspec.structs import replace
+
+    from pytest_charllm.scenario.key import parse_key
+
+    scenario = parse_key(row) if isinstance(row, str) else row
+    for microbatch in microbatches or (scenario.work.microbatch,):
+        yield from _with_options(replace(scenario, work=replace(scenario.work, microbatch=microbatch)), options)
+
+
+def _with_options(scenario: Scenario, options: Mapping[str, Any]) -> Iterator[Scenario]:
+    """The product of all option values given as tuples."""
+    import msgspec
+
+    from pytest_charllm.scenario import Options
+
+    for values in itertools.product(*(_tuple(value) for value in options.values())):
+        chosen = dict(zip(options, values, strict=True))
+        engine = chosen.pop("engine", scenario.engine)
+        try:
+            switches = msgspec.convert({**msgspec.structs.asdict(scenario.options), **chosen}, Options)
+        except msgspec.ValidationError as error:
+            raise BadInput(
+                f"scenarios(): {error}; options are {', '.join(Options.__struct_fields__)}, engine"
+            ) from None
+        yield msgspec.structs.replace(scenario, options=switches, engine=engine)
+
+
+def _tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)

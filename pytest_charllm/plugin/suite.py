@@ -1,0 +1,186 @@
+"""What the fixtures ask: launch, judge, and raise or skip as the outcome demands."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_charllm.errors import BadInput, CharllmError
+from pytest_charllm.plugin import opening, outcomes
+from pytest_charllm.plugin.options import rerun_line
+from pytest_charllm.plugin.outcomes import Outcome, Result
+from pytest_charllm.plugin.terminal import ProgressLine
+
+if TYPE_CHECKING:
+    from pytest_charllm.campaign.campaign import Campaign
+    from pytest_charllm.campaign.settings import Evidence
+    from pytest_charllm.hardware import Machine
+    from pytest_charllm.plugin.options import Options
+    from pytest_charllm.plugin.waivers import Waiver
+    from pytest_charllm.records import Judgement
+    from pytest_charllm.report.case import Case
+    from pytest_charllm.scenario import Scenario
+
+
+class Suite:
+    """One session with items of ours. `results`: what each test learned about each scenario it asked for."""
+
+    def __init__(self, config: pytest.Config, options: Options, machine: Machine) -> None:
+        self.options = options
+        self.machine = machine
+        self.results: list[Result] = []
+        self.campaign: Campaign | None = None
+        self._config = config
+        self._waivers: tuple[Waiver, ...] = ()
+
+    def open(self, items: Sequence[pytest.Item]) -> None:
+        """Start the campaign over these items. Raises `BadInput` where it cannot start."""
+        from pytest_charllm.plugin.waivers import read_waivers
+
+        root = self._config.rootpath
+        self._waivers = read_waivers([root / "known.toml", root / "suites" / "known.toml"])
+        progress = ProgressLine(self._config)
+        self.campaign = opening.open_campaign(self._config, self.options, self.machine, items, progress)
+
+    def close(self, *, interrupted: bool) -> None:
+        if self.campaign is not None:
+            self.campaign.close(interrupted=interrupted)
+
+    def feasible(self, item: pytest.Item, scenario: Scenario | str) -> Scenario:
+        """The scenario, or its key read. Skips where a rule forbids it on this machine."""
+        from pytest_charllm.hardware.catalogue import CATALOGUE
+        from pytest_charllm.scenario.feasibility import infeasible
+        from pytest_charllm.scenario.key import parse_key
+
+        if isinstance(scenario, str):
+            scenario = parse_key(scenario)
+        broken = infeasible(scenario, CATALOGUE[self.machine.variant], self.machine)
+        if broken is not None:
+            because = f"{broken.rule}: {broken.detail}"
+            self.settle(item, scenario.key, Outcome.INFEASIBLE, because)
+            pytest.skip(because)
+        return scenario
+
+    def evidence(self, item: pytest.Item, scenario: Scenario) -> Evidence:
+        """The first round. Raises where our side failed or the measurement was disturbed."""
+        try:
+            evidence = self._running.evidence(scenario)
+        except CharllmError as error:
+            self.settle(item, scenario.key, Outcome.HARNESS, str(error))
+            raise
+        settled = outcomes.of_evidence(evidence)
+        if settled is not None and settled[0] in outcomes.ERRORS:
+            self._conclude(item, evidence, *settled)
+        return evidence
+
+    def check(self, item: pytest.Item, evidence: Evidence) -> None:
+        """Judge, and raise or skip unless it passes."""
+        settled = outcomes.of_evidence(evidence)
+        if settled is not None:
+            self._conclude(item, evidence, *settled)
+            return
+        judgement = self._running.judge(evidence.scenario)
+        if evidence.failed is not None:  # a confirming launch: a crash is a crash whenever it comes
+            self._conclude(item, evidence, *outcomes.of_failure(evidence.failed), judgement)
+        else:
+            self._conclude(item, evidence, Outcome[judgement.verdict.name], judgement.because, judgement)
+
+    def value(self, item: pytest.Item, evidence: Evidence, metric: str) -> float:
+        """Median over the first round's launches; raises or skips where there is none."""
+        from pytest_charllm.records import METRICS
+
+        if metric not in METRICS:
+            raise BadInput(f"metric {metric!r} is not known; metrics: {', '.join(METRICS)}")
+        settled = outcomes.of_evidence(evidence)
+        value = evidence.median(metric)
+        if settled is not None:
+            self._conclude(item, evidence, *settled)
+        if value is None:
+            because = f"{metric}: {_why_missing(evidence, metric)}"
+            self._conclude(item, evidence, Outcome.INCONCLUSIVE, because)
+            raise AssertionError("unreachable: INCONCLUSIVE skips")
+        return value
+
+    def case(self, item: pytest.Item, evidence: Evidence) -> Case:
+        """What this test concluded about its scenario; where it only looked at values, what was measured."""
+        from pytest_charllm.report.case import Case
+
+        key = evidence.scenario.key
+        for result in reversed(self.results):
+            if result.nodeid == item.nodeid and result.case.key == key:
+                return result.case
+        return Case(
+            key=key, verdict="MEASURED", because="", measurements=evidence.measurements, launches=evidence.launches
+        )
+
+    def settle(self, item: pytest.Item, key: str, outcome: Outcome, because: str) -> None:
+        """Record an outcome that no launch stands behind."""
+        from pytest_charllm.report.case import Case
+
+        self._record(item, outcome, Case(key=key, verdict=outcome, because=because))
+
+    @property
+    def _running(self) -> Campaign:
+        assert self.campaign is not None, "opened before the first test"
+        return self.campaign
+
+    def _conclude(
+        self, item: pytest.Item, evidence: Evidence, outcome: Outcome, because: str, judgement: Judgement | None = None
+    ) -> None:
+        """The one place where an outcome becomes an exception, a skip or a pass."""
+        from pytest_charllm.report.case import Case
+
+        lapsed: tuple[str, ...] = ()
+        if outcome is Outcome.REGRESSION and judgement is not None and not self._config.option.runxfail:
+            known, lapsed = self._waive(judgement)
+            if known is not None:
+                outcome, because = Outcome.WAIVED, known
+        case = Case(
+            key=evidence.scenario.key,
+            verdict=outcome,
+            because=because,
+            judgement=judgement,
+            measurements=evidence.measurements,
+            launches=evidence.launches,
+        )
+        self._record(item, outcome, case)
+        if outcome is Outcome.WAIVED:
+            pytest.xfail(because)
+        if outcome is Outcome.INCONCLUSIVE or (outcome is Outcome.NO_BASELINE and self.options.missing != "fail"):
+            pytest.skip(f"{outcome}: {because}")
+        if outcome in outcomes.EXCEPTION:
+            raise outcomes.EXCEPTION[outcome]("\n".join([self._story(item, evidence, case), *lapsed]))
+
+    def _waive(self, judgement: Judgement) -> tuple[str | None, tuple[str, ...]]:
+        from pytest_charllm.plugin.waivers import waive
+
+        return waive(judgement, self._waivers, self.machine.variant, datetime.date.today())
+
+    def _story(self, item: pytest.Item, evidence: Evidence, case: Case) -> str:
+        from pytest_charllm.report.story import story
+
+        first = case.failed or (evidence.launches[-1] if evidence.launches else None)
+        return story(
+            case,
+            machine=self.machine,
+            rerun=rerun_line(self.options, item.nodeid),
+            folder=evidence.directories.get(first.id) if first is not None else None,
+            repro=evidence.repro,
+        )
+
+    def _record(self, item: pytest.Item, outcome: Outcome, case: Case) -> None:
+        from pytest_charllm.report.properties import properties
+
+        self.results.append(Result(item.nodeid, outcome, case))
+        item.user_properties.append(("charllm", properties(case)))
+
+
+def _why_missing(evidence: Evidence, metric: str) -> str:
+    for measurement in evidence.measurements:
+        value = measurement.values.get(metric)
+        if value is not None and value.reason:
+            return value.reason
+    return "no launch measured it"

@@ -1,0 +1,93 @@
+"""What is seen: what runs where, one line about the launch at hand, and the table at the end."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_charllm.plugin import outcomes
+from pytest_charllm.plugin.machine import describe
+from pytest_charllm.plugin.outcomes import Outcome, Result
+
+if TYPE_CHECKING:
+    from pytest_charllm.campaign.settings import CampaignProgress
+    from pytest_charllm.plugin.suite import Suite
+    from pytest_charllm.report.case import Case
+
+
+class ProgressLine:
+    """What the campaign is doing: on a terminal one line that is rewritten, elsewhere a line a launch and phase."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._reporter: pytest.TerminalReporter | None = config.pluginmanager.get_plugin("terminalreporter")
+        self._last: tuple[object, ...] = ()
+
+    def __call__(self, progress: CampaignProgress) -> None:
+        reporter = self._reporter
+        if reporter is None or reporter.verbosity < 0:
+            return
+        from pytest_charllm.report.line import progress as progress_line
+
+        step = (progress.scenario_key, progress.pass_, progress.launch, progress.phase)
+        text = progress_line(
+            progress.scenario_key, progress.pass_.value, progress.launch, progress.of, progress.phase,
+            progress.tokens_per_s,
+        )  # fmt: skip
+        if reporter.isatty:
+            reporter.ensure_newline()
+            reporter.rewrite(text[: shutil.get_terminal_size().columns - 1], erase=True)
+        elif step != self._last:
+            reporter.write_line(text)
+        reporter.flush()
+        self._last = step
+
+
+def header(suite: Suite) -> str:
+    """Machine, tier and run, for the line below "collected N items"."""
+    parts = [describe(suite.machine)]
+    if suite.campaign is not None:
+        parts += [f"{suite.campaign.settings.tier.name} tier", f"run {suite.campaign.run.id}"]
+    if suite.options.inject:
+        parts.append(f"injected {' '.join(suite.options.inject)}")
+    return f"charllm: {'; '.join(parts)}"
+
+
+def write_summary(reporter: pytest.TerminalReporter, suite: Suite) -> None:
+    """The table of scenarios, what asks for a hand, and where everything lies. Shown with ``-q`` too."""
+    from pytest_charllm.report.table import summary
+    from pytest_charllm.store.paths import shown
+
+    reporter.section(f"charllm: {describe(suite.machine)}")
+    table = summary(_cases(suite.results))
+    if table:
+        reporter.write_line(table)
+    for line in _notes(suite.results):
+        reporter.write_line(line)
+    if suite.campaign is not None:
+        reporter.write_line(f"run {suite.campaign.run.id}: {shown(suite.campaign.run.path)}")
+
+
+def _cases(results: list[Result]) -> list[Case]:
+    """One a scenario, in order of first mention; what a rule forbade is counted instead."""
+    latest = {result.case.key: result.case for result in results if result.outcome is not Outcome.INFEASIBLE}
+    return list(latest.values())
+
+
+def _notes(results: list[Result]) -> list[str]:
+    notes = []
+    rules = Counter(r.case.because.partition(":")[0] for r in results if r.outcome is Outcome.INFEASIBLE)
+    if rules:
+        counted = ", ".join(f"{count} {rule}" for rule, count in rules.most_common())
+        notes.append(f"{rules.total()} INFEASIBLE on this machine: {counted}")
+    status = outcomes.exit_status(results)
+    if status == outcomes.EXIT_NOTHING_JUDGED:
+        notes.append(f"nothing was judged (exit code {outcomes.EXIT_NOTHING_JUDGED} where pytest itself says 0)")
+    elif status == outcomes.EXIT_UNDECIDED:
+        notes.append(
+            f"more than {100 * outcomes.UNDECIDED_LIMIT:.0f} % of what was judged is INVALID or INCONCLUSIVE "
+            f"(exit code {outcomes.EXIT_UNDECIDED} where pytest itself says 0)"
+        )
+    return notes

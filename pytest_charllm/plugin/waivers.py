@@ -1,0 +1,92 @@
+"""Known regressions: ``known.toml`` says which scenario is slower than its baseline, by how much, until when and why.
+
+    [[known]]
+    scenario = "llama3-8b.dp8*"       # a pattern on keys
+    metric = "throughput"
+    delta = 0.05                      # relative where the metric is, else in its unit
+    until = 2027-01-31                # the last day it holds
+    because = "all-gather of the new NCCL, reported upstream"
+
+A waiver never hides more than it says: past its delta or its date, on another metric, or where a strict check failed,
+the test is red again.
+"""
+
+from __future__ import annotations
+
+import datetime
+import tomllib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import msgspec
+
+from pytest_charllm.errors import BadInput
+from pytest_charllm.records import METRICS, Judgement, MetricVerdict, Verdict
+
+
+class Waiver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One entry. `hardware` narrows it to one variant."""
+
+    scenario: str
+    metric: str
+    delta: float
+    until: datetime.date
+    because: str
+    hardware: str | None = None
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    known: tuple[Waiver, ...] = ()
+
+
+def read_waivers(paths: Sequence[Path]) -> tuple[Waiver, ...]:
+    """All entries of the files that exist. Raises `BadInput` with file and field."""
+    return tuple(waiver for path in paths if path.is_file() for waiver in _read(path))
+
+
+def waive(
+    judgement: Judgement, waivers: Sequence[Waiver], variant: str, today: datetime.date
+) -> tuple[str | None, tuple[str, ...]]:
+    """Why this regression is known, or None; and what stood in the way of waivers that name it, a line each."""
+    moved = [metric for metric in judgement.metrics if metric.verdict is Verdict.REGRESSION]
+    if not moved or not all(check.ok for check in judgement.checks):
+        return None, ()
+    reasons, lapsed = [], []
+    for metric in moved:
+        named = [waiver for waiver in waivers if _names(waiver, judgement.scenario_key, metric.metric, variant)]
+        limits = [(waiver, _lapse(waiver, metric, today)) for waiver in named]
+        holding = [waiver for waiver, lapse in limits if lapse is None]
+        if holding:
+            reasons.append(f"{metric.metric}: {holding[0].because} (known until {holding[0].until})")
+        lapsed += [lapse for _, lapse in limits if lapse is not None and not holding]
+    return ("; ".join(reasons) if len(reasons) == len(moved) else None), tuple(lapsed)
+
+
+def _read(path: Path) -> tuple[Waiver, ...]:
+    try:
+        entries = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File).known
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: {error}") from None
+    for number, waiver in enumerate(entries, 1):
+        if waiver.metric not in METRICS:
+            raise BadInput(f"{path}: entry {number}: metric {waiver.metric!r} is none of {', '.join(METRICS)}")
+        if not waiver.delta > 0 or not waiver.because.strip():
+            raise BadInput(f"{path}: entry {number}: delta must be above 0 and because must say why")
+    return entries
+
+
+def _names(waiver: Waiver, key: str, metric: str, variant: str) -> bool:
+    return (
+        waiver.metric == metric
+        and fnmatchcase(key, waiver.scenario)
+        and (waiver.hardware is None or waiver.hardware == variant)
+    )
+
+
+def _lapse(waiver: Waiver, metric: MetricVerdict, today: datetime.date) -> str | None:
+    if today > waiver.until:
+        return f"{metric.metric} was known until {waiver.until}: {waiver.because}"
+    if metric.change is None or abs(metric.change) > waiver.delta:
+        return f"{metric.metric} is known up to {waiver.delta:g} only: {waiver.because}"
+    return None
