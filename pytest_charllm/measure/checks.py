@@ -1,0 +1,134 @@
+"""The strict checks of a diagnostic launch: true on every machine, so they need no baseline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+
+from pytest_charllm.errors import BadInput
+from pytest_charllm.records import Check, Finding, Launch, RankReport
+from pytest_charllm.scenario import Precision, Scenario
+from pytest_charllm.scenario.flops import hardware_flops_per_step
+from pytest_charllm.scenario.models import parameters, shape_of
+from pytest_charllm.scenario.traffic import collectives
+
+LOSS_LIMIT = {Precision.FP32: 1e-6, Precision.BF16: 5e-4}
+"""Relative. Measured on two to four ranks: 6e-8 in fp32, 5e-5 in bf16; a wrong reduction is off by percents."""
+GRAD_NORM_LIMIT = {Precision.FP32: 1e-5, Precision.BF16: 2e-2}
+"""Relative. Measured: 9e-7 in fp32, 3.5e-3 in bf16. Sharper than the loss, from which AdamW hides a wrong scale."""
+
+
+def checks(launch: Launch) -> tuple[Check, ...]:
+    """Parity with one process, parameters, FLOPs and collectives. Missing evidence fails a check."""
+    reports, scenario = launch.ranks, launch.scenario
+    precision = scenario.options.precision
+    reference = next((report.reference for report in reports if report.reference is not None), None)
+    return (
+        _parity(
+            "loss parity",
+            reference.losses if reference is not None else (),
+            {report.rank: report.losses for report in reports},
+            LOSS_LIMIT[precision],
+        ),
+        _parity(
+            "gradient norm parity",
+            reference.grad_norms if reference is not None else (),
+            {report.rank: report.grad_norms for report in reports},
+            GRAD_NORM_LIMIT[precision],
+        ),
+        _equal("parameters", parameters(shape_of(scenario)), {report.rank: report.parameters for report in reports}),
+        _equal("FLOPs", hardware_flops_per_step(scenario), {report.rank: report.flops_per_step for report in reports}),
+        *_traffic(reports, scenario),
+    )
+
+
+def unchecked(scenario: Scenario) -> tuple[Finding, ...]:
+    """What there is no prediction to check against."""
+    try:
+        collectives(scenario)
+    except BadInput as error:
+        return (Finding(kind="unchecked", text=f"collectives are not checked: {error}"),)
+    return ()
+
+
+def _parity(name: str, expected: Sequence[float], observed: Mapping[int, Sequence[float]], limit: float) -> Check:
+    """Every rank's series against the reference's, judged by the step and rank furthest apart."""
+    if not expected:
+        return Check(name=name, ok=False, expected="a reference", observed="none was reported", limit=limit)
+    worst, told = -1.0, ("", "", "")
+    for rank, series in observed.items():
+        for step, (want, got) in enumerate(zip_longest(expected, series), start=1):
+            gap = _relative_gap(want, got)
+            if gap > worst:
+                where = f"step {step} of {len(expected)} on rank {rank}, {gap:.1e} apart"
+                worst, told = gap, (_number(want), _number(got), where)
+    return Check(name=name, ok=0 <= worst <= limit, expected=told[0], observed=told[1], limit=limit, detail=told[2])
+
+
+def _equal(name: str, expected: int, observed: Mapping[int, int | None]) -> Check:
+    wrong = {rank: number for rank, number in observed.items() if number != expected}
+    rank = min(wrong, default=None)
+    shown = expected if rank is None else wrong[rank]
+    return Check(
+        name=name,
+        ok=not wrong and bool(observed),
+        expected=f"{expected:,}",
+        observed="not reported" if shown is None or not observed else f"{shown:,}",
+        detail="" if rank is None else f"on rank {rank}{_ratio(expected, wrong[rank])}",
+    )
+
+
+def _traffic(reports: Sequence[RankReport], scenario: Scenario) -> tuple[Check, ...]:
+    """Count and bytes a step of every operation on every axis, on every rank."""
+    try:
+        predicted = collectives(scenario)
+    except BadInput:
+        return ()
+    counts = {(row.op, row.axis): row.count for row in predicted}
+    sizes = {(row.op, row.axis): row.bytes for row in predicted}
+    return (
+        _tables(
+            "collective count", counts, {r.rank: {(c.op, c.axis): c.count for c in r.collectives} for r in reports}
+        ),
+        _tables("collective bytes", sizes, {r.rank: {(c.op, c.axis): c.bytes for c in r.collectives} for r in reports}),
+    )
+
+
+def _tables(
+    name: str, expected: Mapping[tuple[str, str], int], observed: Mapping[int, Mapping[tuple[str, str], int]]
+) -> Check:
+    """Equality of whole tables; the entry furthest off is the one that is told."""
+    entries = [
+        (abs(seen.get(key, 0) - expected.get(key, 0)), rank, key)
+        for rank, seen in observed.items()
+        for key in {*expected, *seen}
+    ]
+    gap, rank, key = max(entries, default=(0, 0, ("", "")), key=lambda entry: (entry[0], -entry[1], entry[2]))
+    if not gap:
+        total = f"{sum(expected.values()):,}"
+        return Check(name=name, ok=bool(observed), expected=total, observed=total if observed else "not reported")
+    want, got = expected.get(key, 0), observed[rank].get(key, 0)
+    return Check(
+        name=name,
+        ok=False,
+        expected=f"{want:,}",
+        observed=f"{got:,}",
+        detail=f"{key[0]} on {key[1]}, rank {rank}{_ratio(want, got)}",
+    )
+
+
+def _relative_gap(want: float | None, got: float | None) -> float:
+    if want is None or got is None:
+        return math.inf
+    if want == got:
+        return 0.0
+    return abs(got - want) / abs(want) if want else math.inf
+
+
+def _ratio(expected: int, observed: int | None) -> str:
+    return f", {observed / expected - 1:+.2%}" if expected and observed is not None else ""
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.9g}"

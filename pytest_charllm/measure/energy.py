@@ -1,0 +1,72 @@
+"""Energy of a window: the hardware counter, with the integral of instant power as its cross-check."""
+
+from __future__ import annotations
+
+from pytest_charllm.measure.series import at, integral, refreshes, went_backwards
+from pytest_charllm.measure.windows import DeviceWindow
+from pytest_charllm.records import Finding, Value
+
+UNIT = "J"
+GAP_TAINTED = 0.05
+"""Counter and integral further apart than this share of the counter are worth a line."""
+GAP_INVALID = 0.15
+"""Further apart than this, neither is believed."""
+SHORTEST_S = 1.0
+"""Below this the refresh of the counter is too large a part of the window."""
+IMPLAUSIBLE = 1.2
+"""A mean power above this many times the limit is a broken counter, not a measurement."""
+
+
+def energy(window: DeviceWindow) -> tuple[Value, Finding | None]:
+    """Joules of one device over its window, and the finding when the two ways of measuring disagree.
+
+    Without one of the two the other is used; `source` names the one used and `reason` what is missing.
+    """
+    counter, area = counter_energy(window), integral_energy(window)
+    if counter.value is None and area.value is None:
+        return Value(value=None, unit=UNIT, reason=f"counter: {counter.reason}; integral: {area.reason}"), None
+    if counter.value is None or area.value is None:
+        used, other, name = (area, counter, "counter") if counter.value is None else (counter, area, "integral")
+        reason = f"no {name} to check against: {other.reason}"
+        return Value(value=used.value, unit=UNIT, coverage=used.coverage, source=used.source, reason=reason), None
+    gap = abs(area.value - counter.value) / counter.value
+    both = f"counter {counter.value:.0f} J and integral {area.value:.0f} J are {gap:.0%} apart"
+    if gap > GAP_INVALID:
+        return Value(value=None, unit=UNIT, coverage=counter.coverage, reason=both), None
+    finding = Finding(kind="energy-disagrees", text=f"{window.uuid}: {both}") if gap > GAP_TAINTED else None
+    return counter, finding
+
+
+def counter_energy(window: DeviceWindow) -> Value:
+    """Difference of the counter between the edges, each interpolated between the refreshes around it."""
+    quantity = "package_energy_j" if "package_energy_j" in window.line.capabilities else "energy_j"
+    readings = window.series(quantity)
+    if not readings:
+        return _none(window.absent(quantity))
+    if window.duration_s < SHORTEST_S:
+        return _none(f"a window of {window.duration_s:.2f} s is shorter than {SHORTEST_S:g} s")
+    if went_backwards(readings):
+        return _none(f"{quantity} went backwards: the counter was reset")
+    points = refreshes(readings)
+    if not points:
+        return _none(f"{quantity} never changed")
+    if (reason := window.not_bracketed(points)) is not None:
+        return _none(f"{quantity} {reason}")
+    joules = at(points, window.end_ns) - at(points, window.begin_ns)
+    limit_w = window.line.power_limit_w
+    if limit_w is not None and joules > IMPLAUSIBLE * limit_w * window.duration_s:
+        mean_w = joules / window.duration_s
+        return _none(f"{quantity} says {mean_w:.0f} W, more than {IMPLAUSIBLE:g} x the limit of {limit_w:.0f} W")
+    return Value(value=joules, unit=UNIT, coverage=window.coverage(points), source="counter")
+
+
+def integral_energy(window: DeviceWindow) -> Value:
+    """Trapezoid of instant power over the window."""
+    value = window.sampled("power_instant_w", UNIT, lambda readings: integral(readings, window.begin_ns, window.end_ns))
+    if value.value is None:
+        return value
+    return Value(value=value.value, unit=UNIT, coverage=value.coverage, source="integral")
+
+
+def _none(reason: str) -> Value:
+    return Value(value=None, unit=UNIT, reason=reason)

@@ -1,0 +1,114 @@
+"""One launch reduced to one value per metric, each with its evidence or the reason why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_charllm.hardware import Machine
+from pytest_charllm.measure.checks import checks, unchecked
+from pytest_charllm.measure.energy import energy
+from pytest_charllm.measure.observations import launch_findings, power_capped, sampler_findings, spoiled
+from pytest_charllm.measure.steps import step_findings, unusable
+from pytest_charllm.measure.thermal import temperature_start
+from pytest_charllm.measure.values import DEVICE_METRICS, FLOP_FORMULA, device_values, missing, rank_values
+from pytest_charllm.measure.windows import DeviceWindow, device_windows
+from pytest_charllm.records import METRICS, Finding, Launch, Measurement, Pass, Status, Trace, Validity, Value
+
+
+def measure(launch: Launch, trace: Trace | None, machine: Machine) -> Measurement:
+    """Reduce one launch. Every metric of the table has a value or a reason; what is missing is never a number.
+
+    A diagnostic launch gives checks and no times. One that must not be judged is INVALID with its reason: it did not
+    complete, its ranks do not fit together, or a device was lost or used by somebody else meanwhile.
+    """
+    reason = _not_whole(launch)
+    findings = launch_findings(launch)
+    values = {metric: missing(metric, reason or "the diagnostic pass contributes no time") for metric in METRICS}
+    windows: tuple[DeviceWindow, ...] = ()
+    disagreements: list[Finding] = []
+    if reason is None and launch.pass_ is Pass.TIMED:
+        windows, absent = device_windows(launch, trace, machine.is_cpu)
+        measured, disagreements = _values(launch, machine, windows, absent)
+        values |= measured
+        findings += [*step_findings(launch.ranks, machine.is_cpu), *disagreements]
+        findings += power_capped(windows, values["mean_power"].value)
+        findings += sampler_findings(trace) if trace is not None else []
+        reason = spoiled(trace, windows)
+    elif reason is None:
+        findings += unchecked(launch.scenario)
+    if reason is not None:
+        validity = Validity.INVALID
+    else:
+        validity = Validity.TAINTED if disagreements else Validity.VALID
+        reason = "; ".join(finding.text for finding in disagreements) or None
+    return Measurement(
+        launch_id=launch.id,
+        scenario_key=launch.scenario.key,
+        started=launch.started,
+        stack=launch.stack,
+        device_uuids=_uuids(launch, machine),
+        values=values,
+        start_temp_c=_start_temperatures(windows),
+        semantics=_semantics(windows),
+        flop_formula=FLOP_FORMULA,
+        power_limit_w=min((w.line.power_limit_w for w in windows if w.line.power_limit_w is not None), default=None),
+        window_tier=launch.window.tier,
+        findings=tuple(findings),
+        checks=checks(launch) if launch.pass_ is Pass.DIAGNOSTIC and validity is not Validity.INVALID else (),
+        validity=validity,
+        reason=reason,
+        injected=bool(launch.faults),
+        replayed=launch.replayed,
+        simulated=launch.simulated or machine.simulated or _simulated(trace),
+    )
+
+
+def _not_whole(launch: Launch) -> str | None:
+    """Why the launch is not one to be measured, or None."""
+    if launch.status is not Status.COMPLETED:
+        return f"the launch ended {launch.status}" + (f": {launch.failure.summary}" if launch.failure else "")
+    world = launch.scenario.layout.world
+    if sorted(report.rank for report in launch.ranks) != list(range(world)):
+        return f"{len(launch.ranks)} of {world} ranks reported"
+    return unusable(launch.ranks) if launch.pass_ is Pass.TIMED else None
+
+
+def _values(
+    launch: Launch, machine: Machine, windows: Sequence[DeviceWindow], absent: str | None
+) -> tuple[dict[str, Value], list[Finding]]:
+    """All metrics, and where counter and integral of energy disagree but not too much."""
+    values = rank_values(launch, machine)
+    if absent is not None:
+        return values | {metric: missing(metric, absent) for metric in DEVICE_METRICS}, []
+    energies: dict[str, Value] = {}
+    disagreements: list[Finding] = []
+    for window in windows:
+        energies[window.uuid], disagreement = energy(window)
+        if disagreement is not None:
+            disagreements.append(disagreement)
+    return values | device_values(windows, energies, launch, machine.is_cpu), disagreements
+
+
+def _uuids(launch: Launch, machine: Machine) -> tuple[str, ...]:
+    """The GPUs of the launch in rank order; a CPU has none."""
+    if machine.is_cpu:
+        return ()
+    return tuple(dict.fromkeys(report.device.uuid for report in launch.ranks if report.device.uuid is not None))
+
+
+def _start_temperatures(windows: Sequence[DeviceWindow]) -> dict[str, float]:
+    known = {window.uuid: temperature_start(window) for window in windows}
+    return {uuid: temperature for uuid, temperature in known.items() if temperature is not None}
+
+
+def _semantics(windows: Sequence[DeviceWindow]) -> dict[str, str]:
+    """What each sensor means; several meanings on several devices are all named."""
+    meanings: dict[str, set[str]] = {}
+    for window in windows:
+        for quantity, meaning in window.line.semantics.items():
+            meanings.setdefault(quantity, set()).add(meaning)
+    return {quantity: " / ".join(sorted(several)) for quantity, several in sorted(meanings.items())}
+
+
+def _simulated(trace: Trace | None) -> bool:
+    return trace is not None and trace.meta.source.partition(":")[0] == "simulated"

@@ -1,0 +1,127 @@
+"""What the step clocks of all ranks say: step time, the two CPU gates, and what looks odd about the series."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from pytest_charllm.records import Calibration, Finding, RankReport, StepSeries, Value
+
+DRIFT_LIMIT = 0.015
+"""First and second half of the window further apart than this: something was still changing."""
+DRIFT_LIMIT_CPU = 0.05
+"""On a shared CPU single steps scatter by percents, so the halves of a short window do too."""
+BIMODAL_RATIO = 1.3
+SLOW_RANK_Z = 5.0
+SLOW_RANK_SHARE = 0.03
+MAD_TO_SIGMA = 1.4826
+"""The median absolute deviation of a normal distribution times this is its standard deviation."""
+
+
+def unusable(reports: Sequence[RankReport]) -> str | None:
+    """Why the ranks' step series do not make one measurement, or None. All else in here needs them to."""
+    for report in reports:
+        if report.steps is None or not report.steps.wall_s:
+            return f"rank {report.rank} reports no steps"
+    if len({len(_steps(report).wall_s) for report in reports}) > 1:
+        told = ", ".join(f"rank {report.rank}: {len(_steps(report).wall_s)}" for report in reports)
+        return f"ranks report different numbers of steps ({told})"
+    return None
+
+
+def slowest_steps_s(reports: Sequence[RankReport]) -> tuple[float, ...]:
+    """Each step's time on its slowest rank: a synchronous step is over when the last rank is."""
+    return tuple(max(step) for step in zip(*(_steps(report).wall_s for report in reports), strict=True))
+
+
+def cost_cpu(reports: Sequence[RankReport]) -> Value:
+    """Gate A: CPU time of the steps over CPU time of the matmul calibration between them, ratio of sums."""
+    step_s, matmul_s = 0.0, 0.0
+    for report in reports:
+        calibration = _calibration(report, "matmul")
+        if not _steps(report).cpu_s or calibration is None or not sum(calibration.cpu_s):
+            return Value(value=None, unit="x matmul", reason=f"rank {report.rank} has no CPU time of steps and matmul")
+        step_s += sum(_steps(report).cpu_s)
+        matmul_s += sum(calibration.cpu_s)
+    return Value(value=step_s / matmul_s, unit="x matmul", coverage=1.0)
+
+
+def cost_wall(reports: Sequence[RankReport]) -> Value:
+    """Gate B: wall time of the steps over that of the frozen reference decoder between them, ratio of sums."""
+    step_s, decoder_s = 0.0, 0.0
+    for report in reports:
+        calibration = _calibration(report, "decoder")
+        if calibration is None or not sum(calibration.wall_s):
+            return Value(value=None, unit="x decoder", reason=f"rank {report.rank} has no decoder calibration")
+        step_s += sum(_steps(report).wall_s)
+        decoder_s += sum(calibration.wall_s)
+    return Value(value=step_s / decoder_s, unit="x decoder", coverage=1.0)
+
+
+def busyness(reports: Sequence[RankReport]) -> Value:
+    """Wall over CPU time of the steps. Near 1 on a quiet machine; above, somebody else had the cores."""
+    wall_s = sum(sum(_steps(report).wall_s) for report in reports)
+    cpu_s = sum(sum(_steps(report).cpu_s) for report in reports)
+    if not cpu_s or not all(_steps(report).cpu_s for report in reports):
+        return Value(value=None, unit="wall/CPU", reason="no CPU time of steps")
+    return Value(value=wall_s / cpu_s, unit="wall/CPU", coverage=1.0)
+
+
+def step_findings(reports: Sequence[RankReport], is_cpu: bool) -> list[Finding]:
+    """Not steady, drifting, bimodal, slow rank."""
+    return [
+        *_not_steady(reports),
+        *_shape(slowest_steps_s(reports), DRIFT_LIMIT_CPU if is_cpu else DRIFT_LIMIT),
+        *_slow_ranks(reports, is_cpu),
+    ]
+
+
+def _not_steady(reports: Sequence[RankReport]) -> list[Finding]:
+    unsteady = [report for report in reports if report.warmup is not None and not report.warmup.steady]
+    if not unsteady or unsteady[0].warmup is None:
+        return []
+    warmup = unsteady[0].warmup
+    text = f"warm-up ended after {warmup.steps} steps without being steady: {warmup.reason}"
+    return [Finding(kind="not-steady", text=text)]
+
+
+def _shape(steps_s: Sequence[float], drift_limit: float) -> list[Finding]:
+    findings: list[Finding] = []
+    if len(steps_s) < 4:
+        return findings
+    half = len(steps_s) // 2
+    first, second = statistics.median(steps_s[:half]), statistics.median(steps_s[half:])
+    drift = second / first - 1
+    if abs(drift) > drift_limit:
+        findings.append(Finding(kind="drifting", text=f"median step of the second half {drift:+.1%} against the first"))
+    ratio = statistics.quantiles(steps_s, n=20, method="inclusive")[-1] / statistics.median(steps_s)
+    if ratio > BIMODAL_RATIO:
+        text = f"the slowest twentieth of the steps took {ratio:.2f} x the median or more"
+        findings.append(Finding(kind="bimodal", text=text))
+    return findings
+
+
+def _slow_ranks(reports: Sequence[RankReport], is_cpu: bool) -> list[Finding]:
+    """Ranks whose median step stands out from the other ranks'. On a CPU by CPU time: waiting evens out wall time."""
+    if is_cpu and not all(_steps(report).cpu_s for report in reports):
+        return []
+    times_s = [statistics.median(_steps(report).cpu_s if is_cpu else _steps(report).wall_s) for report in reports]
+    middle = statistics.median(times_s)
+    sigma = MAD_TO_SIGMA * statistics.median(abs(time_s - middle) for time_s in times_s)
+    return [
+        Finding(
+            kind="slow-rank",
+            text=f"rank {report.rank} on {report.device.uuid or report.host}: median step {time_s:.4g} s, "
+            f"{time_s / middle - 1:+.1%} of the ranks' median",
+        )
+        for report, time_s in zip(reports, times_s, strict=True)
+        if time_s - middle > max(SLOW_RANK_Z * sigma, SLOW_RANK_SHARE * middle)
+    ]
+
+
+def _steps(report: RankReport) -> StepSeries:
+    return report.steps or StepSeries(wall_s=())
+
+
+def _calibration(report: RankReport, kind: str) -> Calibration | None:
+    return next((calibration for calibration in report.calibration if calibration.kind == kind), None)

@@ -1,0 +1,136 @@
+"""Every metric of one launch: those of the ranks' own clocks and memory, and those of the devices' sensors."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from pytest_charllm.hardware import Machine
+from pytest_charllm.hardware.catalogue import CATALOGUE
+from pytest_charllm.measure import steps, thermal
+from pytest_charllm.measure.windows import DeviceWindow, over_devices
+from pytest_charllm.records import METRICS, Launch, RankReport, Value
+from pytest_charllm.scenario import Precision, Scenario
+from pytest_charllm.scenario.flops import flops_per_token
+
+FLOP_FORMULA = "causal_half"
+
+_CORE_TEMPERATURE = {True: "package_temp_c", False: "core_temp_c"}
+"""By whether it is a CPU."""
+
+DEVICE_METRICS = (
+    "energy_per_token",
+    "mean_power",
+    "peak_power",
+    "core_temp_end",
+    "hbm_temp_end",
+    "margin_min",
+    "throttle_power_cap",
+    "throttle_sw_thermal",
+    "throttle_hw",
+    "sm_clock",
+)
+"""Those that need telemetry."""
+
+
+def missing(metric: str, reason: str) -> Value:
+    return Value(value=None, unit=METRICS[metric].unit, reason=reason)
+
+
+def rank_values(launch: Launch, machine: Machine) -> dict[str, Value]:
+    """What the ranks reported. They must have passed `steps.unusable`."""
+    reports = launch.ranks
+    step_time_s = statistics.median(steps.slowest_steps_s(reports))
+    tokens_per_s = reports[0].tokens_per_step / step_time_s / len(reports)
+    on_gpu = "only on a CPU"
+    return {
+        "throughput": _measured("throughput", tokens_per_s),
+        "step_time": _measured("step_time", step_time_s),
+        "cost_cpu": steps.cost_cpu(reports) if machine.is_cpu else missing("cost_cpu", on_gpu),
+        "cost_wall": steps.cost_wall(reports) if machine.is_cpu else missing("cost_wall", on_gpu),
+        "busyness": steps.busyness(reports) if machine.is_cpu else missing("busyness", on_gpu),
+        "peak_memory": _peak_memory(reports),
+        "compile_time": _compile_time(reports),
+        "mfu": _mfu(launch.scenario, machine, tokens_per_s),
+    }
+
+
+def device_values(
+    windows: Sequence[DeviceWindow], energies: Mapping[str, Value], launch: Launch, is_cpu: bool
+) -> dict[str, Value]:
+    """What the sensors say. `energies` holds joules of each window by UUID."""
+
+    def worst(value_of: Callable[[DeviceWindow], Value]) -> Value:
+        return over_devices(windows, value_of, max)
+
+    return {
+        "energy_per_token": _energy_per_token(windows, energies, launch, is_cpu),
+        "mean_power": over_devices(windows, lambda w: _mean_power(energies[w.uuid], w.duration_s), statistics.fmean),
+        "peak_power": worst(thermal.peak_power),
+        "core_temp_end": worst(lambda window: thermal.temperature_end(window, _CORE_TEMPERATURE[is_cpu])),
+        "hbm_temp_end": worst(lambda window: thermal.temperature_end(window, "hbm_temp_c")),
+        "margin_min": over_devices(windows, thermal.margin_min, min),
+        "throttle_power_cap": worst(lambda window: thermal.throttle_share(window, "throttle_power_cap_ns")),
+        "throttle_sw_thermal": worst(lambda window: thermal.throttle_share(window, "throttle_sw_thermal_ns")),
+        "throttle_hw": worst(
+            lambda window: thermal.throttle_share(window, "throttle_hw_thermal_ns", "throttle_hw_brake_ns")
+        ),
+        "sm_clock": over_devices(windows, thermal.sm_clock, statistics.fmean),
+    }
+
+
+def _energy_per_token(
+    windows: Sequence[DeviceWindow], energies: Mapping[str, Value], launch: Launch, is_cpu: bool
+) -> Value:
+    """Joules of all devices over the tokens of exactly the steps in the window. Idle power is not taken off."""
+    if is_cpu:
+        return missing("energy_per_token", "the window of a CPU holds calibration as well as steps")
+    report = launch.ranks[0]
+    tokens = report.tokens_per_step * len(steps.slowest_steps_s(launch.ranks))
+    joules = over_devices(windows, lambda window: energies[window.uuid], sum)
+    return _of(joules, "energy_per_token", None if joules.value is None else joules.value / tokens)
+
+
+def _mean_power(joules: Value, duration_s: float) -> Value:
+    return _of(joules, "mean_power", None if joules.value is None else joules.value / duration_s)
+
+
+def _peak_memory(reports: Sequence[RankReport]) -> Value:
+    peaks = [report.peak_memory_bytes for report in reports]
+    silent = [report.rank for report in reports if report.peak_memory_bytes is None]
+    if silent:
+        return missing("peak_memory", f"rank {silent[0]} reports none")
+    return _measured("peak_memory", float(max(peak for peak in peaks if peak is not None)))
+
+
+def _compile_time(reports: Sequence[RankReport]) -> Value:
+    """The slowest rank's, and only where the compiler had nothing to reuse."""
+    if any(report.compile_cache_cold is None for report in reports):
+        return missing("compile_time", "not compiled")
+    if not all(report.compile_cache_cold for report in reports):
+        return missing("compile_time", "warm compiler cache")
+    times_s = [report.phases.compile_s for report in reports if report.phases.compile_s is not None]
+    if len(times_s) < len(reports):
+        return missing("compile_time", "not reported by every rank")
+    return _measured("compile_time", max(times_s))
+
+
+def _mfu(scenario: Scenario, machine: Machine, tokens_per_s: float) -> Value:
+    """Model FLOP/s of one GPU over its dense bf16 peak, by the formula `FLOP_FORMULA`."""
+    if scenario.options.precision is not Precision.BF16:
+        return missing("mfu", f"no {scenario.options.precision} peak in the catalogue")
+    hardware = CATALOGUE.get(machine.variant)
+    if hardware is None or hardware.peak_bf16_flops is None:
+        return missing("mfu", f"no peak of {machine.variant} in the catalogue")
+    return _measured("mfu", tokens_per_s * flops_per_token(scenario, FLOP_FORMULA) / hardware.peak_bf16_flops)
+
+
+def _measured(metric: str, value: float) -> Value:
+    return Value(value=value, unit=METRICS[metric].unit, coverage=1.0)
+
+
+def _of(evidence: Value, metric: str, value: float | None) -> Value:
+    """A value derived from another: coverage, source and reason go with it."""
+    return msgspec.structs.replace(evidence, value=value, unit=METRICS[metric].unit)

@@ -1,0 +1,130 @@
+"""The strict checks of the diagnostic pass: each must turn red for exactly its own fault."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from pytest_charllm.measure.checks import checks
+from pytest_charllm.measure.measurement import measure
+from pytest_charllm.records import Collective, Launch, Pass, Reference, Validity
+from pytest_charllm.scenario import Layout, Options, Precision, Scenario, Sharding, Training
+from pytest_charllm.scenario.flops import hardware_flops_per_step
+from pytest_charllm.scenario.models import parameters, shape_of
+from pytest_charllm.scenario.traffic import collectives
+
+LOSSES = (10.4, 10.3, 10.2)
+NORMS = (2.5, 2.4, 2.3)
+
+
+def diagnostic(make: SimpleNamespace, scenario: Scenario, **changes: Any) -> Launch:
+    """A faultless diagnostic launch of two ranks, with `changes` on rank 1."""
+    seen = tuple(Collective(op=p.op, axis=p.axis, count=p.count, bytes=p.bytes) for p in collectives(scenario))
+    plain: dict[str, Any] = {
+        "pass_": Pass.DIAGNOSTIC,
+        "steps": None,
+        "window": None,
+        "parameters": parameters(shape_of(scenario)),
+        "losses": LOSSES,
+        "grad_norms": NORMS,
+        "collectives": seen,
+        "flops_per_step": hardware_flops_per_step(scenario),
+    }
+    ranks = (
+        make.report(0, 2, **plain, reference=Reference(losses=LOSSES, grad_norms=NORMS)),
+        make.report(1, 2, **(plain | changes)),
+    )
+    return make.launch(ranks, pass_=Pass.DIAGNOSTIC, scenario=scenario)
+
+
+@pytest.fixture(params=[Sharding.NONE, Sharding.FSDP], ids=["ddp", "fsdp"])
+def fp32(request: pytest.FixtureRequest) -> Scenario:
+    return Scenario(
+        work=Training(model="llama3-1b", layers=2, microbatch=1),
+        layout=Layout(dp=2, sharding=request.param),
+        options=Options(precision=Precision.FP32),
+    )
+
+
+def failing(launch: Launch) -> dict[str, Any]:
+    return {check.name: check for check in checks(launch) if not check.ok}
+
+
+def test_faultless_launch_is_green(make: SimpleNamespace, fp32: Scenario) -> None:
+    """All six checks are made, and their evidence is in the measurement."""
+    measurement = measure(diagnostic(make, fp32), None, make.machine())
+    assert measurement.validity is Validity.VALID
+    assert {check.name: check.ok for check in measurement.checks} == dict.fromkeys(
+        ("loss parity", "gradient norm parity", "parameters", "FLOPs", "collective count", "collective bytes"), True
+    )
+    assert measurement.number("throughput") is None
+
+
+@pytest.mark.parametrize(
+    ("precision", "gap", "red"),
+    [("fp32", 5e-7, False), ("fp32", 2e-6, True), ("bf16", 4e-4, False), ("bf16", 6e-4, True)],
+)
+def test_loss_parity_has_a_limit_a_precision(
+    make: SimpleNamespace, fp32: Scenario, precision: str, gap: float, red: bool
+) -> None:
+    """bf16 rounds a thousand times more than fp32: one limit would be blind for one or red for the other."""
+    scenario = Scenario(work=fp32.work, layout=fp32.layout, options=Options(precision=Precision(precision)))
+    wrong = failing(diagnostic(make, scenario, losses=(10.4, 10.3 * (1 + gap), 10.2)))
+    assert set(wrong) == ({"loss parity"} if red else set())
+    if red:
+        assert "step 2 of 3 on rank 1" in wrong["loss parity"].detail
+
+
+def test_wrong_gradient_scale_shows_in_the_norm(make: SimpleNamespace, fp32: Scenario) -> None:
+    """AdamW hides a wrong gradient scale from the loss."""
+    wrong = failing(diagnostic(make, fp32, grad_norms=tuple(2 * norm for norm in NORMS)))
+    assert set(wrong) == {"gradient norm parity"}
+
+
+@pytest.mark.parametrize("losses", [(), LOSSES[:2], (*LOSSES, 10.1)])
+def test_missing_or_extra_losses_fail(make: SimpleNamespace, fp32: Scenario, losses: tuple[float, ...]) -> None:
+    """Comparing only as far as both go would pass a rank that stopped early."""
+    assert set(failing(diagnostic(make, fp32, losses=losses))) == {"loss parity"}
+
+
+def test_no_reference_fails(make: SimpleNamespace, fp32: Scenario) -> None:
+    """Nothing to compare with is no parity."""
+    launch = diagnostic(make, fp32)
+    launch = replace(launch, ranks=tuple(replace(report, reference=None) for report in launch.ranks))
+    assert set(failing(launch)) == {"loss parity", "gradient norm parity"}
+
+
+def test_other_workload_is_named(make: SimpleNamespace, fp32: Scenario) -> None:
+    """A model that lost a layer is faster, and no speed test would complain."""
+    wrong = failing(diagnostic(make, fp32, parameters=1000, flops_per_step=hardware_flops_per_step(fp32) * 11 // 10))
+    assert set(wrong) == {"parameters", "FLOPs"}
+    assert "on rank 1, +10.00%" in wrong["FLOPs"].detail
+    assert failing(diagnostic(make, fp32, flops_per_step=None))["FLOPs"].observed == "not reported"
+
+
+def test_extra_collective_is_named_with_its_axis(make: SimpleNamespace, fp32: Scenario) -> None:
+    """Waiting is invisible to CPU time: an added all-gather has to be seen by its count and bytes."""
+    seen = tuple(Collective(op=p.op, axis=p.axis, count=p.count, bytes=p.bytes) for p in collectives(fp32))
+    extra = (*seen, Collective(op="all-to-all", axis="dp", count=3, bytes=12))
+    wrong = failing(diagnostic(make, fp32, collectives=extra))
+    assert set(wrong) == {"collective count", "collective bytes"}
+    assert "all-to-all on dp, rank 1" in wrong["collective count"].detail
+    assert (wrong["collective bytes"].expected, wrong["collective bytes"].observed) == ("0", "12")
+
+
+def test_lost_collectives_fail(make: SimpleNamespace, fp32: Scenario) -> None:
+    """No gradient reduction at all is the fastest and the worst."""
+    assert set(failing(diagnostic(make, fp32, collectives=()))) == {"collective count", "collective bytes"}
+
+
+def test_layout_without_a_prediction_says_so(make: SimpleNamespace) -> None:
+    """A check that is silently not made reads like one that passed."""
+    scenario = Scenario(work=Training(model="llama3-1b", layers=2, microbatch=1), layout=Layout(tp=2))
+    plain = Scenario(work=scenario.work, layout=Layout(dp=2))
+    launch = replace(diagnostic(make, plain), scenario=scenario)
+    measurement = measure(launch, None, make.machine())
+    assert "collective count" not in {check.name for check in measurement.checks}
+    assert [finding.kind for finding in measurement.findings] == ["unchecked"]

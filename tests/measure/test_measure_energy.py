@@ -1,0 +1,155 @@
+"""Energy of a window: interpolation between refreshes, cross-check, and every way in which it can be missing."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_charllm.measure.energy import counter_energy, energy, integral_energy
+from pytest_charllm.measure.series import Series, integral
+from pytest_charllm.measure.windows import DeviceWindow, device_windows
+from pytest_charllm.records import Trace
+
+
+def window_of(make: SimpleNamespace, trace: Trace, begin_s: float = 2.0, end_s: float = 7.0) -> DeviceWindow:
+    launch = make.launch([make.report(window=make.window_ns(begin_s, end_s))])
+    (window,), reason = device_windows(launch, trace, is_cpu=False)
+    assert reason is None
+    return window
+
+
+def power_trace(make: SimpleNamespace, power: Any, **options: Any) -> Trace:
+    return make.trace({"energy_j": make.counter(power), "power_instant_w": power}, **options)
+
+
+@settings(deadline=None)
+@given(begin_s=st.floats(0.5, 5.0), length_s=st.floats(1.0, 3.0), power_w=st.floats(50.0, 700.0))
+def test_constant_power_is_power_times_time_at_any_edge(
+    make: SimpleNamespace, begin_s: float, length_s: float, power_w: float
+) -> None:
+    """The raw counter difference is quantised by the 100 ms refresh: equal launches read 10.72 or 10.94 mJ/token."""
+    window = window_of(make, power_trace(make, lambda t: power_w), begin_s, begin_s + length_s)
+    assert counter_energy(window).value == pytest.approx(power_w * window.duration_s, rel=1e-6)
+    assert integral_energy(window).value == pytest.approx(power_w * window.duration_s, rel=1e-6)
+
+
+@settings(deadline=None)
+@given(
+    powers=st.lists(st.floats(50.0, 700.0), min_size=91, max_size=91),
+    edges=st.lists(st.floats(0.5, 8.5), min_size=3, max_size=3).map(sorted).filter(
+        lambda e: e[1] - e[0] > 1.0 and e[2] - e[1] > 1.0
+    ),
+)  # fmt: skip
+def test_energy_adds_up_over_adjoining_windows(make: SimpleNamespace, powers: list[float], edges: list[float]) -> None:
+    """An edge counted twice or lost would make the energy of a launch depend on where its window was cut."""
+    trace = power_trace(make, lambda t: powers[round(t * 10)])
+    a, b, c = edges
+    for way in (counter_energy, integral_energy):
+        first, second, whole = (way(window_of(make, trace, *span)).value for span in ((a, b), (b, c), (a, c)))
+        assert None not in (first, second, whole)
+        assert first + second == pytest.approx(whole, rel=1e-6)
+
+
+def test_sampling_faster_than_the_refresh_changes_nothing(make: SimpleNamespace) -> None:
+    """A repeated counter value taken as fresh would bend the line between two refreshes."""
+    slow = window_of(make, power_trace(make, lambda t: 600.0, period_s=0.1), 2.03, 7.08)
+    fast = window_of(make, power_trace(make, lambda t: 600.0, period_s=0.02), 2.03, 7.08)
+    assert counter_energy(fast).value == pytest.approx(counter_energy(slow).value, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("begin_s", "end_s", "edge"), [(2.5, 9.0, "before the window's begin"), (0.0, 6.9, "after the window's end")]
+)
+def test_not_bracketed_is_missing(make: SimpleNamespace, begin_s: float, end_s: float, edge: str) -> None:
+    """Extrapolating to an edge that nobody watched would invent joules."""
+    trace = power_trace(make, lambda t: 600.0, begin_s=begin_s, end_s=end_s)
+    value, _ = energy(window_of(make, trace))
+    assert value.value is None
+    assert f"no reading {edge}" in (value.reason or "")
+
+
+def test_first_reading_of_the_counter_brackets_nothing(make: SimpleNamespace) -> None:
+    """How old the first value already was is not known, so it cannot hold an edge."""
+    trace = power_trace(make, lambda t: 600.0, begin_s=1.95)
+    assert "not bracketed" in (counter_energy(window_of(make, trace, 2.0, 7.0)).reason or "")
+
+
+def test_reset_counter_is_missing_and_integral_steps_in(make: SimpleNamespace) -> None:
+    """A driver reload in the window would leave tiny or negative energy that looks like a great improvement."""
+    joules = make.counter(lambda t: 600.0)
+    trace = make.trace({"energy_j": lambda t: joules(t) - (3000 if t > 5 else 0), "power_instant_w": lambda t: 600.0})
+    value, finding = energy(window_of(make, trace))
+    assert value.value == pytest.approx(3000.0)
+    assert value.source == "integral"
+    assert "went backwards" in (value.reason or "")
+    assert finding is None
+
+
+@pytest.mark.parametrize(
+    ("factor", "kept", "told"), [(1.04, True, False), (1.10, True, True), (0.90, True, True), (1.30, False, False)]
+)
+def test_counter_and_integral_check_each_other(make: SimpleNamespace, factor: float, kept: bool, told: bool) -> None:
+    """A counter that covers another scope than the power reading has to be noticed, not averaged away."""
+    signals = {"energy_j": make.counter(lambda t: 500.0), "power_instant_w": lambda t: 500.0 * factor}
+    value, finding = energy(window_of(make, make.trace(signals)))
+    assert (value.value is not None) is kept
+    assert (finding is not None) is told
+    if kept:
+        assert value.source == "counter"
+        assert value.value == pytest.approx(2500.0)
+    else:
+        assert "apart" in (value.reason or "")
+
+
+def test_without_power_the_counter_stands_alone_and_says_so(make: SimpleNamespace) -> None:
+    """A silent fallback would make two kinds of numbers look alike."""
+    trace = make.trace(
+        {"energy_j": make.counter(lambda t: 600.0)}, capabilities={"energy_j": "ok", "power_instant_w": "NotSupported"}
+    )
+    value, _ = energy(window_of(make, trace))
+    assert value.value == pytest.approx(3000.0)
+    assert value.source == "counter"
+    assert "NotSupported" in (value.reason or "")
+
+
+def test_hole_in_the_window_hurts_the_integral_alone(make: SimpleNamespace) -> None:
+    """A counter knows what passed while nobody looked; an integral would draw a straight line over it."""
+    joules = make.counter(lambda t: 600.0)
+    seen = {
+        "energy_j": lambda t: None if 4 < t < 6 else joules(t),
+        "power_instant_w": lambda t: None if 4 < t < 6 else 600.0,
+    }
+    window = window_of(make, make.trace(seen))
+    assert counter_energy(window).value == pytest.approx(3000.0)
+    area = integral_energy(window)
+    assert area.value is None
+    assert area.coverage == pytest.approx(0.6, abs=0.03)
+
+
+def test_counter_above_any_possible_power_is_missing(make: SimpleNamespace) -> None:
+    """A counter in other units than believed reads a thousand times too much."""
+    value = counter_energy(window_of(make, make.trace({"energy_j": make.counter(lambda t: 900.0)})))
+    assert value.value is None
+    assert "limit of 700 W" in (value.reason or "")
+
+
+def test_window_shorter_than_a_second_has_no_counter_energy(make: SimpleNamespace) -> None:
+    """Ten refreshes are too few to interpolate between."""
+    window = window_of(make, power_trace(make, lambda t: 600.0), 3.0, 3.5)
+    assert "shorter" in (counter_energy(window).reason or "")
+
+
+@pytest.mark.parametrize("tag", ["aa_1", "g3_2", "unfused"])
+def test_integral_of_recorded_power_agrees_with_the_counter(recorded: dict[str, dict[str, Any]], tag: str) -> None:
+    """On an H200 the two ways have to stay within the band that taints a measurement."""
+    row = recorded[tag]
+    readings = Series(
+        tuple(round(sample[0] * 1e9) for sample in row["telemetry"]), tuple(sample[2] for sample in row["telemetry"])
+    )
+    begin_ns, end_ns = readings.times_ns[0], readings.times_ns[-1]
+    mean_w = integral(readings, begin_ns, end_ns) / ((end_ns - begin_ns) / 1e9)
+    assert mean_w == pytest.approx(row["energy_counter_delta_j"] / row["window_s"], rel=0.03)

@@ -1,0 +1,122 @@
+"""Step times of several ranks, the two CPU gates, and what looks odd about a series."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_charllm.measure.steps import busyness, cost_cpu, cost_wall, slowest_steps_s, step_findings, unusable
+from pytest_charllm.records import Calibration, StepSeries, Warmup
+
+
+def kinds(reports: list, is_cpu: bool = False) -> set[str]:
+    return {finding.kind for finding in step_findings(reports, is_cpu)}
+
+
+def test_a_step_takes_as_long_as_its_slowest_rank(make: SimpleNamespace) -> None:
+    """The mean over ranks would hide a rank that all others wait for."""
+    reports = [
+        make.report(0, 2, steps=StepSeries(wall_s=(1.0, 3.0))),
+        make.report(1, 2, steps=StepSeries(wall_s=(2.0, 1.0))),
+    ]
+    assert slowest_steps_s(reports) == (2.0, 3.0)
+
+
+def test_ranks_with_other_numbers_of_steps_do_not_fit(make: SimpleNamespace) -> None:
+    """Zipping to the shortest would pair different steps with each other."""
+    reports = [make.report(0, 2), make.report(1, 2, steps=StepSeries(wall_s=(0.1,) * 39))]
+    assert unusable(reports) == "ranks report different numbers of steps (rank 0: 40, rank 1: 39)"
+    assert unusable([make.report(steps=None)]) == "rank 0 reports no steps"
+    assert unusable([make.report()]) is None
+
+
+def test_gates_are_ratios_of_sums(make: SimpleNamespace) -> None:
+    """A median of ratios reacts to single steps; the sums are what was shown to hold within 1.2 %."""
+    reports = [make.cpu_report(0), make.cpu_report(1, steps=StepSeries(wall_s=(0.168,) * 16, cpu_s=(0.120,) * 16))]
+    assert cost_cpu(reports).value == pytest.approx((0.080 + 0.120) / 0.020)
+    assert cost_wall(reports).value == pytest.approx((0.084 + 0.168) / 0.084)
+    assert busyness(reports).value == pytest.approx((0.084 + 0.168) / 0.200)
+
+
+@settings(deadline=None)
+@given(speed=st.floats(0.1, 10.0))
+def test_gates_do_not_depend_on_how_fast_the_machine_is(make: SimpleNamespace, speed: float) -> None:
+    """A machine that is slower at everything has not regressed."""
+
+    def scaled(rank: int) -> object:
+        plain = make.cpu_report(rank)
+        return make.cpu_report(
+            rank,
+            steps=StepSeries(
+                wall_s=tuple(s * speed for s in plain.steps.wall_s), cpu_s=tuple(s * speed for s in plain.steps.cpu_s)
+            ),
+            calibration=tuple(
+                Calibration(
+                    kind=c.kind, work=c.work, work_unit=c.work_unit,
+                    wall_s=tuple(s * speed for s in c.wall_s), cpu_s=tuple(s * speed for s in c.cpu_s),
+                )
+                for c in plain.calibration
+            ),
+        )  # fmt: skip
+
+    reports = [scaled(0), scaled(1)]
+    assert cost_cpu(reports).value == pytest.approx(8.0)
+    assert cost_wall(reports).value == pytest.approx(2.0)
+    assert busyness(reports).value == pytest.approx(1.05)
+
+
+def test_gate_without_calibration_is_missing(make: SimpleNamespace) -> None:
+    """An empty calibration must become a reason, not an infinite cost."""
+    reports = [make.cpu_report(0), make.cpu_report(1, calibration=())]
+    assert cost_cpu(reports).value is None
+    assert "rank 1" in (cost_cpu(reports).reason or "")
+    assert cost_wall(reports).value is None
+    assert busyness([make.report()]).value is None
+
+
+def test_a_clean_launch_has_no_findings(make: SimpleNamespace) -> None:
+    """A finding on every launch is a line that nobody reads."""
+    assert kinds([make.report()]) == set()
+    assert kinds([make.cpu_report(0), make.cpu_report(1)], is_cpu=True) == set()
+
+
+def test_not_steady_is_told_with_its_reason(make: SimpleNamespace) -> None:
+    """A window opened in the middle of warm-up looks like a slow framework."""
+    (finding,) = step_findings([make.report(warmup=Warmup(steps=200, steady=False, reason="groups 4 % apart"))], False)
+    assert finding.kind == "not-steady"
+    assert "groups 4 % apart" in finding.text
+
+
+@pytest.mark.parametrize(("second", "drifts"), [(0.1262, False), (0.1275, True), (0.1225, True)])
+def test_drift_between_the_halves(make: SimpleNamespace, second: float, drifts: bool) -> None:
+    """A card still heating up slows within the window; its median is of no steady state."""
+    series = StepSeries(wall_s=(0.125,) * 20 + (second,) * 20)
+    assert ("drifting" in kinds([make.report(steps=series)])) is drifts
+
+
+def test_bimodal_steps_are_told(make: SimpleNamespace) -> None:
+    """A stall in every tenth step leaves the median untouched."""
+    series = StepSeries(wall_s=(0.125,) * 9 + (0.2,))
+    repeated = StepSeries(wall_s=series.wall_s * 4)
+    assert kinds([make.report(steps=repeated)]) == {"bimodal"}
+
+
+def test_slow_rank_is_named_with_its_device(make: SimpleNamespace) -> None:
+    """One bad GPU has to be reported as hardware, not as a slow framework."""
+    times = [0.1250, 0.1251, 0.1249, 0.1252, 0.1248, 0.1250, 0.1251, 0.1350]
+    reports = [make.report(i, 8, steps=StepSeries(wall_s=(t,) * 10)) for i, t in enumerate(times)]
+    (finding,) = step_findings(reports, is_cpu=False)
+    assert finding.kind == "slow-rank"
+    assert "rank 7 on GPU-7" in finding.text
+    assert "+8.0%" in finding.text
+
+
+@settings(deadline=None)
+@given(times=st.lists(st.floats(0.1249, 0.1251), min_size=2, max_size=8))
+def test_equal_ranks_are_never_called_slow(make: SimpleNamespace, times: list[float]) -> None:
+    """With almost no spread any difference is many sigmas: it must also be large enough to matter."""
+    reports = [make.report(i, len(times), steps=StepSeries(wall_s=(t,) * 10)) for i, t in enumerate(times)]
+    assert "slow-rank" not in kinds(reports)
