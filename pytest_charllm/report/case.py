@@ -60,7 +60,8 @@ class Case:
             moved = [row for row in metrics if row.verdict is verdict]
             if moved:
                 return sorted(moved, key=_tolerances, reverse=True)
-        return [row for row in metrics if row.metric in PRIMARY and row.verdict is Verdict.PASS]
+        held = [row for row in metrics if row.verdict is Verdict.PASS and row.change is not None]
+        return [row for row in held if row.metric in PRIMARY]
 
 
 def _tolerances(row: MetricVerdict) -> float:

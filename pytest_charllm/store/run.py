@@ -191,7 +191,7 @@ class RunDirectory:
     def comparable(self, scenario_key: str) -> Comparable | None:
         return self._load(self.path / "comparable" / f"{scenario_key}.json", Comparable)
 
-    def keys(self) -> list[str]:
+    def scenario_keys(self) -> list[str]:
         """Every scenario that was launched, measured or judged here."""
         folders = [path.name for kind in ("launches", "measurements") for path in (self.path / kind).glob("*")]
         judged = [path.name.removesuffix(".json") for path in (self.path / "judgements").glob("*.json")]

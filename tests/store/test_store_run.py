@@ -63,7 +63,7 @@ def test_records_come_back(tmp_path: Path, h200: Machine) -> None:
     assert found.comparable(KEY) == comparable
     assert found.judgements() == [judgement]
     assert found.judgement(KEY) == judgement
-    assert found.keys() == [KEY]
+    assert found.scenario_keys() == [KEY]
     assert found.judgement("other.mb1") is None
     assert found.comparable("other.mb1") is None
 

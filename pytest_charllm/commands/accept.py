@@ -1,0 +1,206 @@
+"""From the launches of a run to what is on record. The only writer of baselines, so all that it must refuse is here.
+
+The newest accepted stack becomes the reference; older ones stay in the file as history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from pytest_charllm.errors import BadInput, CharllmError
+from pytest_charllm.judge.agreement import AGREEMENT_COV, agreement
+from pytest_charllm.records import (
+    METRICS,
+    Baseline,
+    BaselineSample,
+    BaselineStack,
+    Judgement,
+    Measurement,
+    Status,
+    Validity,
+    Verdict,
+    tier,
+)
+from pytest_charllm.records.run import RunStatus
+from pytest_charllm.store.baselines import BaselineStore, read
+from pytest_charllm.store.run import RunDirectory
+
+BOOTSTRAP = "bootstrap"
+"""Label of the first baseline of its kind: nothing before it could be compared with."""
+FAILED = (Status.CRASHED, Status.HUNG, Status.OUT_OF_MEMORY)
+UNUSABLE = (Verdict.INVALID, Verdict.INCONCLUSIVE, Verdict.INFEASIBLE)
+
+
+@dataclass(frozen=True)
+class Accepted:
+    key: str
+    path: Path
+    launches: int
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Refused:
+    key: str
+    reason: str
+
+
+class _Refusal(Exception):  # noqa: N818 - no error: one scenario is told why, the others go on
+    pass
+
+
+def accept(
+    run: RunDirectory,
+    store: BaselineStore,
+    *,
+    accepted_by: str,
+    because: str = "",
+    only: str | None = None,
+    label: str = "",
+) -> list[Accepted | Refused]:
+    """Put every timed scenario of the run on record that may be, and say of each other one why not.
+
+    `only` is a pattern on keys (``gpt3*``) or a part of them. `because` is the reason that stays with the numbers; a
+    regression needs one. Raises `BadInput` when the run is still running, or holds nothing (that matches).
+    """
+    if run.status is RunStatus.RUNNING:
+        raise BadInput(f"run {run.id} is still running; accept it when it has ended")
+    keys = [key for key in run.scenario_keys() if _matches(key, only) and not _strict_only(run, key)]
+    if not keys:
+        raise BadInput(f"run {run.id} holds no timed scenario" + (f" that matches {only}" if only else ""))
+    results: list[Accepted | Refused] = []
+    for key in keys:
+        try:
+            results.append(_accept_one(run, store, key, accepted_by, because, label))
+        except (_Refusal, CharllmError) as reason:
+            results.append(Refused(key, str(reason)))
+    return results
+
+
+def _matches(key: str, only: str | None) -> bool:
+    return only is None or only in key or fnmatchcase(key, only)
+
+
+def _strict_only(run: RunDirectory, key: str) -> bool:
+    """Judged, and rightly without a time: there is nothing to put on record, and nothing wrong with that."""
+    return run.judgement(key) is not None and not run.measurements(key) and not any(_failed(run, key))
+
+
+def _accept_one(
+    run: RunDirectory, store: BaselineStore, key: str, accepted_by: str, because: str, label: str
+) -> Accepted:
+    machine = run.info.machine
+    _refuse_run(run)
+    for failure in _failed(run, key):
+        raise _Refusal(failure)
+    judgement, comparable = run.judgement(key), run.comparable(key)
+    if judgement is None or comparable is None:
+        raise _Refusal("not judged: the run was interrupted" if run.status is RunStatus.INTERRUPTED else "not judged")
+    _refuse_judgement(judgement, because)
+    launches = _usable(run, key)
+    disagreement = _disagreement(launches) if machine.is_cpu else ""
+    existing = read(store.path(machine, key))
+    incomparable = existing.comparable.difference(comparable) if existing is not None else None
+    history = existing.stacks if existing is not None and incomparable is None else ()
+    if any(stack.run_id == run.id for stack in history):
+        raise _Refusal("already on record")
+    if disagreement and history and history[-1].speed_on_record:
+        raise _Refusal(f"{disagreement}; the speed on record stays")
+    why = because or ("first on record" if existing is None else f"{judgement.verdict}: {judgement.because}")
+    stack = BaselineStack(
+        stack=launches[0].stack,
+        run_id=run.id,
+        accepted=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        accepted_by=accepted_by,
+        because=f"{why}; {disagreement}" if disagreement else why,
+        label=label or ("" if existing is not None else BOOTSTRAP),
+        host=run.info.host,
+        commit=run.info.commit,
+        speed_on_record=not disagreement,
+        samples=tuple(_sample(launch) for launch in launches),
+    )
+    path = store.write(Baseline(scenario_key=key, comparable=comparable, stacks=(*history, stack)), machine)
+    notes = [f"a new file, the old one was not comparable: {incomparable}"] if incomparable else []
+    notes += [f"speed is not on record: {disagreement}"] if disagreement else []
+    return Accepted(key, path, len(launches), "; ".join(notes))
+
+
+def _refuse_run(run: RunDirectory) -> None:
+    """What bars everything in a run from ever going on record."""
+    info = run.info
+    if info.faults:
+        raise _Refusal(f"injected: {', '.join(fault.name for fault in info.faults)}")
+    if info.replayed:
+        raise _Refusal("replayed: recorded launches do not measure this machine")
+    if info.machine.simulated or info.machine.assumed:
+        raise _Refusal("simulated: the machine was not really there")
+
+
+def _failed(run: RunDirectory, key: str) -> Iterator[str]:
+    for launch in run.launches(key):
+        if launch.status in FAILED:
+            summary = launch.failure.summary if launch.failure else launch.id
+            yield f"{launch.status.name}: {summary}"
+
+
+def _refuse_judgement(judgement: Judgement, because: str) -> None:
+    broken = [check.name for check in judgement.checks if not check.ok]
+    if broken:
+        raise _Refusal(f"strict checks failed: {', '.join(broken)}")
+    if judgement.verdict in UNUSABLE:
+        raise _Refusal(f"{judgement.verdict}: {judgement.because}")
+    if judgement.verdict is Verdict.REGRESSION and not because:
+        raise _Refusal(f"REGRESSION: {judgement.because}; to make it the new normal, say why with --because")
+
+
+def _usable(run: RunDirectory, key: str) -> list[Measurement]:
+    """The valid launches, if they are enough, of one stack, and have every metric that the tier requires."""
+    measured = run.measurements(key)
+    for flag in ("injected", "replayed", "simulated"):
+        if any(getattr(measurement, flag) for measurement in measured):
+            raise _Refusal(f"{flag}: {next(m.launch_id for m in measured if getattr(m, flag))}")
+    launches = [measurement for measurement in measured if measurement.validity is Validity.VALID]
+    wanted = tier(run.info.tier, run.info.machine.is_cpu)
+    if len(launches) < wanted.bootstrap_launches:
+        spoiled = "".join(f"; {m.launch_id} {m.validity}: {m.reason}" for m in measured if m not in launches)
+        raise _Refusal(
+            f"{len(launches)} of {wanted.bootstrap_launches} valid launches"
+            + (spoiled or f"; run it with --charllm-launches {wanted.bootstrap_launches}")
+        )
+    for launch in launches:
+        diff = launches[0].stack.diff(launch.stack)
+        if diff:
+            raise _Refusal(f"the software changed between launches: {diff[0][0]} {diff[0][1]}, then {diff[0][2]}")
+        for metric in wanted.required:
+            if launch.number(metric) is None:
+                value = launch.values.get(metric)
+                reason = value.reason if value is not None and value.reason else "not measured"
+                raise _Refusal(f"{launch.launch_id} has no {metric}: {reason}")
+    return launches
+
+
+def _disagreement(launches: Sequence[Measurement]) -> str:
+    """Why the speed of these launches on a CPU is too uncertain to be held against others; "" when it is not."""
+    cov = agreement(launches, "cost_cpu")
+    if cov is None:
+        return "not every launch has a Gate A value"
+    if cov > AGREEMENT_COV:
+        return (
+            f"Gate A of the {len(launches)} launches scatters by {cov:.1%} (CoV), at most {AGREEMENT_COV:.1%} is good"
+        )
+    return ""
+
+
+def _sample(launch: Measurement) -> BaselineSample:
+    numbers = {metric: launch.number(metric) for metric in METRICS}
+    return BaselineSample(
+        launch_id=launch.launch_id,
+        started=launch.started,
+        device_uuids=launch.device_uuids,
+        values={metric: number for metric, number in numbers.items() if number is not None},
+        start_temp_c=dict(sorted(launch.start_temp_c.items())),
+    )

@@ -1,0 +1,177 @@
+"""``pytest-charllm baseline accept | list | show``."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import getpass
+import os
+import statistics
+import sys
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from pytest_charllm.commands.accept import Accepted, accept
+from pytest_charllm.errors import BadInput, BadRecord
+from pytest_charllm.records import METRICS, Baseline, BaselineStack, Comparable, Stack
+from pytest_charllm.report.layout import grid, pairs, section
+from pytest_charllm.report.numbers import value
+from pytest_charllm.store.baselines import BaselineStore, Entry, read
+from pytest_charllm.store.paths import shown
+from pytest_charllm.store.run import RunDirectory
+
+OK, REFUSED, BAD_INPUT = 0, 1, 2
+
+
+def run_accept(options: argparse.Namespace) -> int:
+    """Exit code 1 when at least one scenario was refused; the others are on record all the same."""
+    run = RunDirectory.open(options.root, options.run)
+    results = accept(
+        run,
+        _store(options),
+        accepted_by=_user(),
+        because=options.because,
+        only=options.only,
+        label=options.label,
+    )
+    accepted = [result for result in results if isinstance(result, Accepted)]
+    rows = [
+        ("accepted", result.key, f"{result.launches} launches", result.note)
+        if isinstance(result, Accepted)
+        else ("refused", result.key, "", result.reason)
+        for result in results
+    ]
+    print(grid(("", "scenario", "launches", "note"), rows))
+    print(f"\nrun {run.id}: {len(accepted)} accepted, {len(results) - len(accepted)} refused")
+    if accepted:
+        folders = sorted({shown(result.path.parent) for result in accepted})
+        hint = "" if run.info.machine.is_cpu else "; review with git diff, then commit"
+        print(f"written to {', '.join(folders)}{hint}")
+    return OK if len(accepted) == len(results) else REFUSED
+
+
+def run_list(options: argparse.Namespace) -> int:
+    """A file that cannot be trusted is named on stderr; the others are listed all the same."""
+    entries = [entry for entry in _store(options).entries() if options.variant in (None, entry.variant)]
+    rows, broken = [], 0
+    for entry in entries:
+        try:
+            rows.append(_listed(entry, _read(entry)))
+        except BadRecord as error:
+            broken += 1
+            print(f"pytest-charllm: {error}", file=sys.stderr)
+    if rows:
+        headers = ("hardware", "shape", "scenario", "tokens/s/GPU", "W", "Gate A", "stacks", "launches", "accepted")
+        print(grid(headers, rows, headers[3:8]))
+    elif not broken:
+        print("no baselines" + (f" for {options.variant}" if options.variant else ""))
+    return BAD_INPUT if broken else OK
+
+
+def run_show(options: argparse.Namespace) -> int:
+    """Everything on record for one scenario: values and provenance of each stack, the reference first."""
+    entries = _store(options).entries()
+    found = [
+        entry
+        for entry in entries
+        if fnmatchcase(entry.key, options.key) and options.variant in (None, entry.variant)
+    ]  # fmt: skip
+    if not found:
+        known = sorted({entry.key for entry in entries})
+        near = difflib.get_close_matches(options.key, known, n=3)
+        raise BadInput(
+            f"no baseline {options.key}" + (f" for {options.variant}" if options.variant else "")
+            + (f"; there are: {', '.join(near)}" if near else "; pytest-charllm baseline list names all")
+        )  # fmt: skip
+    print("\n\n\n".join(_shown(entry, _read(entry)) for entry in found))
+    return OK
+
+
+def _store(options: argparse.Namespace) -> BaselineStore:
+    return BaselineStore(options.baselines, options.root / "baselines")
+
+
+def _read(entry: Entry) -> Baseline:
+    baseline = read(entry.path)
+    if baseline is None:
+        raise BadRecord(f"{shown(entry.path)}: vanished while it was read; try again")
+    return baseline
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return f"uid {os.getuid()}"
+
+
+def _median(stack: BaselineStack, metric: str) -> float | None:
+    numbers = [sample.values[metric] for sample in stack.samples if metric in sample.values]
+    return statistics.median(numbers) if numbers else None
+
+
+def _listed(entry: Entry, baseline: Baseline) -> tuple[str, ...]:
+    reference = baseline.reference
+    return (
+        entry.variant,
+        entry.shape,
+        entry.key,
+        value("throughput", _median(reference, "throughput")),
+        value("mean_power", _median(reference, "mean_power")),
+        value("cost_cpu", _median(reference, "cost_cpu")) if reference.speed_on_record else "",
+        str(len(baseline.stacks)),
+        str(len(reference.samples)),
+        reference.accepted[:10] + (f" ({reference.label})" if reference.label else ""),
+    )
+
+
+def _shown(entry: Entry, baseline: Baseline) -> str:
+    stacks = list(reversed(baseline.stacks))
+    parts = [
+        f"{entry.key} on {entry.variant} {entry.shape}\n{shown(entry.path)}",
+        section("comparable with", pairs(_fields(baseline.comparable, skip=("variant", "shape")))),
+    ]
+    for stack, older in zip(stacks, [*stacks[1:], None], strict=True):
+        parts += _stack(stack, older, is_reference=stack is stacks[0])
+    return "\n\n".join(parts)
+
+
+def _stack(stack: BaselineStack, older: BaselineStack | None, is_reference: bool) -> list[str]:
+    title = f"accepted {stack.accepted} by {stack.accepted_by}" + (" (the reference)" if is_reference else "")
+    provenance = [
+        ("because", stack.because),
+        ("label", stack.label),
+        ("run", f"{stack.run_id} on {stack.host}"),
+        ("commit", stack.commit or ""),
+        ("speed", "" if stack.speed_on_record else "not on record"),
+        ("stack", ", ".join(f"{part} {version}" for part, version in _fields(stack.stack))),
+        ("changed", ", ".join(f"{part} {old} -> {new}" for part, old, new in _diff(older, stack))),
+    ]
+    metrics = [metric for metric in METRICS if any(metric in sample.values for sample in stack.samples)]
+    rows = [
+        (METRICS[metric].title, value(metric, _median(stack, metric)), *_values(stack, metric)) for metric in metrics
+    ]
+    headers = ("metric", "median", *(f"launch {n}" for n in range(1, len(stack.samples) + 1)))
+    devices = sorted({uuid for sample in stack.samples for uuid in sample.device_uuids})
+    body = pairs([(name, text) for name, text in [*provenance, ("devices", ", ".join(devices))] if text])
+    return [section(title, body + "\n\n" + grid(headers, rows, headers[1:]))]
+
+
+def _values(stack: BaselineStack, metric: str) -> Sequence[str]:
+    return [value(metric, sample.values.get(metric)) for sample in stack.samples]
+
+
+def _diff(older: BaselineStack | None, newer: BaselineStack) -> Sequence[tuple[str, str | None, str | None]]:
+    return () if older is None else older.stack.diff(newer.stack)
+
+
+def _fields(record: Comparable | Stack, skip: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Fields that say something, as text."""
+    fields = {name: getattr(record, name) for name in record.__struct_fields__ if name not in skip}
+    return [(name, _text(content)) for name, content in fields.items() if content not in (None, {})]
+
+
+def _text(content: object) -> str:
+    if isinstance(content, dict):
+        return ", ".join(f"{name}: {meaning}" for name, meaning in content.items())
+    return f"{content:g}" if isinstance(content, float) else str(content)

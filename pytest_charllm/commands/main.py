@@ -1,0 +1,68 @@
+"""The console command. Exit codes: 0 done, 1 something was refused, 2 bad input (one line on stderr)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_charllm import __version__
+from pytest_charllm.errors import CharllmError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    try:
+        return options.command(options)
+    except CharllmError as error:
+        print(f"pytest-charllm: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    from pytest_charllm.commands import baseline, runs
+
+    parser = argparse.ArgumentParser(prog="pytest-charllm", description="Baselines and runs of pytest-charllm.")
+    parser.add_argument("--version", action="version", version=f"pytest-charllm {__version__}")
+    topics = parser.add_subparsers(metavar="baseline | runs", required=True)
+
+    places = argparse.ArgumentParser(add_help=False)
+    places.add_argument(
+        "--charllm-dir", "--dir", dest="root", type=Path, default=Path(".charllm"), metavar="DIR",
+        help="runs and local baselines (default: .charllm)",
+    )  # fmt: skip
+    places.add_argument(
+        "--charllm-baselines", "--baselines", dest="baselines", type=Path, default=Path("baselines"), metavar="DIR",
+        help="baselines under version control (default: baselines)",
+    )  # fmt: skip
+
+    topic = topics.add_parser("baseline", help="what is on record").add_subparsers(required=True, metavar="COMMAND")
+    command = topic.add_parser("accept", parents=[places], help="put a run's launches on record")
+    command.add_argument("run", metavar="RUN", help="a run's id, or latest")
+    command.add_argument("--because", default="", metavar="TEXT", help="why; required to accept a regression")
+    command.add_argument("--only", metavar="PATTERN", help="scenarios whose key matches (gpt3*) or contains this")
+    command.add_argument("--label", default="", metavar="TEXT", help="default: bootstrap for the first of its kind")
+    command.set_defaults(command=baseline.run_accept)
+    command = topic.add_parser("list", parents=[places], help="every baseline, one a line")
+    command.add_argument("--variant", metavar="NAME", help="of this hardware only, e.g. h200-sxm")
+    command.set_defaults(command=baseline.run_list)
+    command = topic.add_parser("show", parents=[places], help="values and provenance of one scenario")
+    command.add_argument("key", metavar="KEY", help="a scenario's key, or a pattern on keys")
+    command.add_argument("--variant", metavar="NAME", help="of this hardware only, e.g. h200-sxm")
+    command.set_defaults(command=baseline.run_show)
+
+    topic = topics.add_parser("runs", help="what was measured").add_subparsers(required=True, metavar="COMMAND")
+    command = topic.add_parser("list", parents=[places], help="every run, with the disk it uses")
+    command.set_defaults(command=runs.run_list)
+    command = topic.add_parser("show", parents=[places], help="one run and its table")
+    command.add_argument("run", metavar="RUN", help="a run's id, or latest")
+    command.set_defaults(command=runs.run_show)
+    command = topic.add_parser("prune", parents=[places], help="delete old runs; baselines stay")
+    command.add_argument("--keep", type=int, required=True, metavar="N", help="how many of the newest to keep")
+    command.set_defaults(command=runs.run_prune)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

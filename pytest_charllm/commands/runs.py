@@ -1,0 +1,93 @@
+"""``pytest-charllm runs list | show | prune``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+
+from pytest_charllm.errors import BadRecord
+from pytest_charllm.records import Launch, Pass, Status
+from pytest_charllm.report.case import Case
+from pytest_charllm.report.layout import grid, pairs
+from pytest_charllm.report.numbers import size
+from pytest_charllm.report.table import summary
+from pytest_charllm.store.paths import shown
+from pytest_charllm.store.prune import prune, size_bytes
+from pytest_charllm.store.run import RunDirectory, run_ids
+
+
+def run_list(options: argparse.Namespace) -> int:
+    """Every run, newest last. One that cannot be read is named on stderr; the others are listed all the same."""
+    rows, broken = [], 0
+    for run_id in run_ids(options.root):
+        try:
+            rows.append(_listed(RunDirectory.open(options.root, run_id)))
+        except BadRecord as error:
+            broken += 1
+            print(f"pytest-charllm: {error}", file=sys.stderr)
+    headers = ("run", "machine", "tier", "status", "verdicts", "injected", "disk")
+    if rows or not broken:
+        print(grid(headers, rows, ("disk",)) or f"no runs in {shown(options.root / 'runs')}")
+    return 2 if broken else 0
+
+
+def run_show(options: argparse.Namespace) -> int:
+    """What was asked for, how it ended, and the table that stood at its end."""
+    run = RunDirectory.open(options.root, options.run)
+    info = run.info
+    head = [
+        ("run", f"{run.id} ({run.status})"),
+        ("folder", shown(run.path)),
+        ("machine", f"{info.machine.variant} {info.machine.shape} on {info.host}"),
+        ("tier", info.tier),
+        ("command", info.arguments),
+        ("commit", info.commit or ""),
+        ("started", info.started),
+        ("finished", info.finished or ""),
+        ("seed", str(info.seed)),
+        *(("note", note) for note in info.notes),
+    ]
+    print(pairs([(name, text) for name, text in head if text]))
+    table = summary([_case(run, key) for key in run.scenario_keys()])
+    if table:
+        print(f"\n{table}")
+    return 0
+
+
+def run_prune(options: argparse.Namespace) -> int:
+    """Baselines are not touched: what was accepted is a copy."""
+    pruned = prune(options.root, options.keep)
+    for old in pruned:
+        print(f"deleted {old.run_id} ({size(old.size_bytes)})")
+    print(f"{len(pruned)} deleted, {len(run_ids(options.root))} kept")
+    return 0
+
+
+def _listed(run: RunDirectory) -> tuple[str, ...]:
+    verdicts = Counter(str(judgement.verdict) for judgement in run.judgements())
+    return (
+        run.id,
+        f"{run.info.machine.variant} {run.info.machine.shape}",
+        run.info.tier,
+        str(run.status),
+        ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()),
+        " ".join(fault.name for fault in run.info.faults),
+        size(size_bytes(run.path)),
+    )
+
+
+def _case(run: RunDirectory, key: str) -> Case:
+    launches = run.launches(key)
+    judgement = run.judgement(key)
+    measurements = run.measurements(key)
+    verdict, because = "NOT_JUDGED", "the run ended before"
+    failed: Launch | None = next((launch for launch in launches if launch.status is not Status.COMPLETED), None)
+    if judgement is not None:
+        verdict, because = str(judgement.verdict), judgement.because
+    elif failed is not None:
+        verdict, because = failed.status.name, failed.failure.summary if failed.failure else failed.id
+    timed = [launch for launch in launches if launch.pass_ is Pass.TIMED]
+    return Case(
+        key=key, verdict=verdict, because=because, judgement=judgement, measurements=measurements, launches=timed
+    )

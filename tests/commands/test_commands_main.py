@@ -1,0 +1,158 @@
+"""The console command: exit codes, one line for bad input, and what the tables say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import pytest_charllm
+from pytest_charllm.commands.main import main
+from pytest_charllm.records import Stack, Verdict
+from pytest_charllm.store.run import RunDirectory
+
+KEY = "llama3-1b.mb1"
+PATH = Path("baselines") / "h200-sxm" / "1x1" / f"{KEY}.json"
+
+
+def test_accept_list_show(gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixture[str]) -> None:
+    """The three commands of a first baseline, as a person runs them in the project's folder."""
+    run = gpu_run()
+    assert main(["baseline", "accept", "latest", "--because", "first H200"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "          scenario       launches",
+        "--------  -------------  ----------",
+        f"accepted  {KEY}  3 launches",
+        "",
+        f"run {run.id}: 1 accepted, 0 refused",
+        "written to baselines/h200-sxm/1x1; review with git diff, then commit",
+    ]
+
+    assert main(["baseline", "list"]) == 0
+    (_, _, line) = capsys.readouterr().out.splitlines()
+    assert line.split()[:8] == ["h200-sxm", "1x1", KEY, "40,772", "588", "1", "3", line.split()[7]]
+    assert line.endswith("(bootstrap)")
+    assert main(["baseline", "list", "--variant", "mi250"]) == 0
+    assert capsys.readouterr().out == "no baselines for mi250\n"
+
+    assert main(["baseline", "show", KEY]) == 0
+    shown = capsys.readouterr().out
+    for text in (
+        f"{KEY} on h200-sxm 1x1\n{PATH}\n",
+        "  power_limit_w  700\n",
+        "(the reference)\n  because  first H200\n  label    bootstrap\n",
+        "  stack    torch 2.11.0, driver 580.159.04\n",
+        "  devices  GPU-1\n",
+        "  tokens/s/GPU   40,772    40,772    40,772    40,772\n",
+        "  J/token       14.4 mJ   14.4 mJ   14.4 mJ   14.4 mJ\n",
+    ):
+        assert text in shown
+
+
+def test_show_tells_what_changed(gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixture[str]) -> None:
+    """Between two stacks the question is always the same: what was updated."""
+    gpu_run()
+    main(["baseline", "accept", "latest"])
+    stack = {"stack": Stack(torch="2.11.0", driver="590.1")}
+    gpu_run(verdict=Verdict.PASS, launches=3, every=stack)
+    assert main(["baseline", "accept", "latest"]) == 0
+    capsys.readouterr()
+    main(["baseline", "show", "llama3*"])
+    assert "  changed  driver 580.159.04 -> 590.1\n" in capsys.readouterr().out
+
+
+def test_refused_is_exit_one(gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixture[str]) -> None:
+    """A script must notice that something did not go on record, and a person read why."""
+    gpu_run(verdict=Verdict.INVALID)
+    assert main(["baseline", "accept", "latest"]) == 1
+    out = capsys.readouterr().out
+    assert f"refused  {KEY}  INVALID: told INVALID" in out
+    assert not PATH.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["baseline", "accept", "latest"], "no runs in .charllm/runs; run pytest suites/ first"),
+        (["runs", "show", "latest", "--dir", "elsewhere"], "no runs in elsewhere/runs"),
+        (["baseline", "show", "llama"], "no baseline llama; pytest-charllm baseline list names all"),
+        (["runs", "prune", "--keep", "-1"], "--keep -1: must be 0 or more"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line on stderr and exit code 2, never a traceback."""
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"pytest-charllm: {message}")
+    assert captured.err.count("\n") == 1
+
+
+def test_an_edited_baseline_is_named(gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixture[str]) -> None:
+    """The listing goes on with the others, and ends red."""
+    gpu_run()
+    main(["baseline", "accept", "latest"])
+    gpu_run(key="gpt3-175b.2L.mb1")
+    main(["baseline", "accept", "latest"])
+    PATH.write_bytes(PATH.read_bytes().replace(b"40772.0", b"39772.0", 1))
+    capsys.readouterr()
+    assert main(["baseline", "list"]) == 2
+    captured = capsys.readouterr()
+    assert f"{PATH}: stacks[0].samples[0] was edited after it was accepted" in captured.err
+    assert "gpt3-175b.2L.mb1" in captured.out
+    assert main(["baseline", "show", KEY]) == 2
+
+
+def test_runs(gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixture[str]) -> None:
+    """What was measured can be read again long after the terminal is closed."""
+    old, new = gpu_run(), gpu_run(verdict=Verdict.PASS)
+    first, second = sorted([old.id, new.id])
+    assert main(["runs", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[2:]] == [first, second]
+    assert "h200-sxm 1x1  nightly  finished" in lines[2]
+
+    assert main(["runs", "show", new.id]) == 0
+    out = capsys.readouterr().out
+    assert f"run       {new.id} (finished)\n" in out
+    assert "command   pytest suites/\n" in out
+    assert f"{KEY}  PASS           40,772  588  14.4 mJ          61/44  told PASS" in out
+
+    assert main(["runs", "prune", "--keep", "1"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith(f"deleted {first} (")
+    assert out[1] == "1 deleted, 1 kept"
+
+
+def test_a_run_of_another_version_is_named(
+    gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Runs outlive updates; one of a foreign schema must not hide the others."""
+    foreign, readable = gpu_run(), gpu_run()
+    file = foreign.path / "run.json"
+    file.write_bytes(file.read_bytes().replace(b'"schema": 1', b'"schema": 99'))
+    assert main(["runs", "list"]) == 2
+    captured = capsys.readouterr()
+    assert "run.json: field schema is 99" in captured.err
+    assert readable.id in captured.out
+
+
+def test_no_torch() -> None:
+    """The command answers at once on a login node: nothing of a GPU stack is loaded, pytest neither."""
+    code = (
+        "import sys\n"
+        "from pytest_charllm.commands.main import main\n"
+        "main(['runs', 'list'])\n"
+        "main(['baseline', 'list'])\n"
+        "print([m for m in ('torch', 'pynvml', 'deepspeed', 'numpy', 'pytest', 'psutil') if m in sys.modules])\n"
+    )
+    path = os.pathsep.join([str(Path(pytest_charllm.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True,
+        env=os.environ | {"PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.stdout.splitlines() == ["no runs in .charllm/runs", "no baselines", "[]"]
