@@ -14,7 +14,7 @@ from pytest_charllm.report.line import injected
 from pytest_charllm.report.numbers import value
 from pytest_charllm.store.paths import shown
 
-DETAIL_LINES = 40
+DETAIL_LINES = 60
 LOG_LINES = 20
 VERDICT_WIDTH = 42
 MOVED = (Verdict.REGRESSION, Verdict.IMPROVED)
