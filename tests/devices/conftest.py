@@ -1,0 +1,94 @@
+"""A fake of the module `pynvml`, at the level of its calls, with the real binding's structures and exceptions."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+
+DOUBLE, UINT, ULONG, ULL, SLL, SINT, USHORT = range(7)
+_MEMBER = {DOUBLE: "dVal", UINT: "uiVal", ULONG: "ulVal", ULL: "ullVal", SLL: "sllVal", SINT: "siVal", USHORT: "usVal"}
+
+
+class FakeNvml:
+    """One H200 whose answers can be replaced: `fields[(id, scope)] = (type, raw)` or an int return code,
+    `answers[function] = value`, `refusals[function] = code`. What is not listed answers NotSupported.
+    """
+
+    NVMLError = pynvml.NVMLError
+    UUID = "GPU-11111111-2222-3333-4444-555555555555"
+
+    def __init__(self) -> None:
+        self.called: list[str] = []
+        self.absent: set[str] = set()
+        self.refusals: dict[str, int] = {}
+        self.fields: dict[tuple[int, int], tuple[int, int] | int] = {
+            (186, 0): (UINT, 651_327),
+            (185, 0): (UINT, 659_811),
+            (190, 0): (UINT, 700_000),
+            (188, 0): (UINT, 700_000),
+            (191, 0): (ULL, 3_581_406_123),
+            (82, 0): (UINT, 49),
+            (74, 0): (ULL, 2**40 + 7),
+            (269, 0): (ULL, 0),
+            (270, 0): (ULL, 0),
+            (271, 0): (ULL, 0),
+            (193, 0): (SINT, -8),
+            (194, 0): (SINT, -2),
+        }
+        self.answers: dict[str, Any] = {
+            "nvmlInit": None,
+            "nvmlDeviceGetCount": 1,
+            "nvmlDeviceGetHandleByIndex": "handle",
+            "nvmlDeviceGetHandleByUUID": "handle",
+            "nvmlDeviceGetUUID": self.UUID,
+            "nvmlDeviceGetName": "NVIDIA H200",
+            "nvmlDeviceGetPciInfo": SimpleNamespace(busId=b"00000000:17:00.0"),
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=150_754_820_096),
+            "nvmlDeviceGetEnforcedPowerLimit": 700_000,
+            "nvmlDeviceGetMigMode": [0, 0],
+            "nvmlDeviceGetVbiosVersion": "96.00.A5.00.01",
+            "nvmlSystemGetDriverVersion": "580.159.04",
+            "nvmlSystemGetNVMLVersion": "13.580.159.04",
+            "nvmlSystemGetCudaDriverVersion_v2": 13000,
+            "nvmlDeviceGetTemperatureThreshold": lambda handle, which: {0: 95, 1: 89}[which],
+            "nvmlDeviceGetMaxClockInfo": lambda handle, which: {1: 1980, 2: 3201}[which],
+            "nvmlDeviceGetClockInfo": lambda handle, which: {1: 1425, 2: 3201}[which],
+            "nvmlDeviceGetTemperatureV": 63,
+            "nvmlDeviceGetMarginTemperature": 24,
+            "nvmlDeviceGetCurrentClocksEventReasons": 4,
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("nvml") or name in self.absent:
+            raise AttributeError(name)
+
+        def function(*args: Any) -> Any:
+            self.called.append(name)
+            if name in self.refusals:
+                raise pynvml.NVMLError(self.refusals[name])
+            if name == "nvmlDeviceGetFieldValues":
+                return [self._field(*field) for field in args[1]]
+            if name not in self.answers:
+                raise pynvml.NVMLError(3)
+            answer = self.answers[name]
+            return answer(*args) if callable(answer) else answer
+
+        return function
+
+    def _field(self, id_: int, scope: int) -> Any:
+        value = pynvml.c_nvmlFieldValue_t(fieldId=id_, scopeId=scope)
+        answer = self.fields.get((id_, scope), 3)
+        if isinstance(answer, int):
+            value.nvmlReturn = answer
+        else:
+            value.valueType, raw = answer
+            setattr(value.value, _MEMBER.get(value.valueType, "ullVal"), raw)
+        return value
+
+
+@pytest.fixture
+def nvml() -> FakeNvml:
+    return FakeNvml()

@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import re
+
+import pynvml
+import pytest
+
+from pytest_charllm.devices import nvml_fields as table
+from pytest_charllm.devices.nvml import NvmlSource
+from pytest_charllm.devices.source import DeviceLostError
+from pytest_charllm.errors import DeviceError
+from pytest_charllm.records.telemetry import QUANTITIES, DeviceLine, SampleLine
+
+UINT, ULL, SINT = 1, 3, 5
+
+
+def opened(nvml) -> tuple[NvmlSource, DeviceLine]:
+    source = NvmlSource(nvml, (nvml.UUID,))
+    return source, source.devices()[0]
+
+
+def read(source: NvmlSource, line: DeviceLine) -> SampleLine:
+    return source.read(line.uuid, {quantity for quantity, answer in line.capabilities.items() if answer == "ok"})
+
+
+def test_every_quantity_comes_in_its_unit(nvml):
+    """A milliwatt, millijoule or kilohertz that slips through makes every later number wrong by a thousand."""
+    source, line = opened(nvml)
+    sample = read(source, line)
+    assert sample.values == {
+        "power_instant_w": 651.327,
+        "power_average_w": 659.811,
+        "energy_j": 3581406.123,
+        "power_limit_w": 700.0,
+        "core_temp_c": 63.0,
+        "hbm_temp_c": 49.0,
+        "margin_c": 24.0,
+        "sm_clock_mhz": 1425.0,
+        "mem_clock_mhz": 3201.0,
+        "event_reasons": 4.0,
+        "throttle_power_cap_ns": 2.0**40 + 7,
+        "throttle_sw_thermal_ns": 0.0,
+        "throttle_hw_thermal_ns": 0.0,
+        "throttle_hw_brake_ns": 0.0,
+    }
+    assert sample.missing == {}
+    assert set(sample.values) <= set(QUANTITIES)
+
+
+def test_the_device_line_tells_identity_limits_and_semantics(nvml):
+    """NVML writes PCI addresses with eight digits of domain and sysfs with four; records must agree on one."""
+    source, line = opened(nvml)
+    assert (line.uuid, line.name, line.pci) == (nvml.UUID, "NVIDIA H200", "0000:17:00.0")
+    assert (line.power_limit_w, line.slowdown_temp_c, line.shutdown_temp_c) == (700.0, 89.0, 95.0)
+    assert line.semantics["power_instant_w"] == "instant, GPU scope"
+    assert (source.driver, source.library) == ("580.159.04", "NVML 13.580.159.04")
+
+
+def test_signed_limits_keep_their_sign(nvml):
+    """T.Limit offsets are signed; read through the unsigned member, -2 becomes 4294967294 degC."""
+    line = opened(nvml)[1]
+    assert (line.slowdown_tlimit_c, line.shutdown_tlimit_c) == (-2.0, -8.0)
+
+
+def test_margin_may_be_zero_or_below(nvml):
+    """Under load the margin is legally 0 or slightly negative; that is a finding for the judge, not bad data."""
+    nvml.answers["nvmlDeviceGetMarginTemperature"] = -1
+    source, line = opened(nvml)
+    assert read(source, line).values["margin_c"] == -1.0
+
+
+def test_a_field_refused_within_a_successful_batch_is_off_with_its_reason(nvml):
+    """The batch returns success although single fields failed: a reader that ignores that stores 0 degC for HBM."""
+    nvml.fields[(82, 0)] = 3
+    source, line = opened(nvml)
+    assert line.capabilities["hbm_temp_c"] == "field 82: NotSupported (3)"
+    sample = read(source, line)
+    assert "hbm_temp_c" not in sample.values
+    assert sample.values["power_instant_w"] == 651.327
+
+
+def test_zero_degrees_of_memory_is_no_sensor(nvml):
+    """Boards without the sensor may answer success and 0; no HBM runs at the freezing point."""
+    nvml.fields[(82, 0)] = (UINT, 0)
+    assert "no sensor" in opened(nvml)[1].capabilities["hbm_temp_c"]
+
+
+def test_a_later_refusal_is_a_gap_with_its_reason(nvml):
+    """Fast polling gave spurious NotSupported on real cards: that pass has no value, but the sensor is not off."""
+    source, line = opened(nvml)
+    nvml.fields[(186, 0)] = 3
+    nvml.refusals["nvmlDeviceGetMarginTemperature"] = 10
+    sample = read(source, line)
+    assert sample.values["power_instant_w"] is None
+    assert sample.values["margin_c"] is None
+    assert sample.missing == {"power_instant_w": "NotSupported (3)", "margin_c": "Timeout (10)"}
+    del nvml.fields[(186, 0)], nvml.refusals["nvmlDeviceGetMarginTemperature"]
+    nvml.fields[(186, 0)] = (UINT, 100_000)
+    assert read(source, line).missing == {}
+
+
+def test_a_batch_refused_as_a_whole_leaves_the_other_reads(nvml):
+    """One failing call must not take the temperatures and clocks of that pass with it."""
+    source, line = opened(nvml)
+    nvml.refusals["nvmlDeviceGetFieldValues"] = 999
+    sample = read(source, line)
+    assert sample.values["energy_j"] is None
+    assert sample.missing["energy_j"] == "Unknown (999)"
+    assert sample.values["core_temp_c"] == 63.0
+
+
+@pytest.mark.parametrize("place", ["field", "call", "batch"])
+def test_a_lost_gpu_is_lost_wherever_it_shows(nvml, place):
+    """A GPU off the bus answers GpuIsLost to everything; going on would record a launch full of nulls as a slow one."""
+    source, line = opened(nvml)
+    if place == "field":
+        nvml.fields[(186, 0)] = 15
+    else:
+        nvml.refusals["nvmlDeviceGetFieldValues" if place == "batch" else "nvmlDeviceGetClockInfo"] = 15
+    with pytest.raises(DeviceLostError, match=r"GpuIsLost \(15\).*Xid 79"):
+        read(source, line)
+
+
+def test_implausible_values_are_null_with_the_raw_value_kept(nvml):
+    """Single power readings of 10 kW and clocks of 4 GHz were seen on real cards; a peak must not be made of them."""
+    source, line = opened(nvml)
+    nvml.fields[(186, 0)] = (UINT, 10_000_000)
+    nvml.fields[(185, 0)] = (UINT, 0)
+    nvml.fields[(82, 0)] = (UINT, 255)
+    nvml.answers["nvmlDeviceGetClockInfo"] = lambda handle, which: {1: 4000, 2: 3201}[which]
+    sample = read(source, line)
+    assert sample.missing == {
+        "power_instant_w": "implausible: 10000",
+        "power_average_w": "implausible: 0",
+        "hbm_temp_c": "implausible: 255",
+        "sm_clock_mhz": "implausible: 4000",
+    }
+    assert all(sample.values[quantity] is None for quantity in sample.missing)
+
+
+def test_an_unknown_value_type_is_not_guessed(nvml):
+    """A new driver may add value types; any union member would then be garbage that looks like a number."""
+    source, line = opened(nvml)
+    nvml.fields[(186, 0)] = (9, 651_327)
+    sample = read(source, line)
+    assert sample.values["power_instant_w"] is None
+    assert sample.missing["power_instant_w"] == "unknown value type 9"
+
+
+@pytest.mark.parametrize("age", ["driver", "binding"])
+@pytest.mark.parametrize(
+    ("quantity", "new", "old", "value"),
+    [
+        ("core_temp_c", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature", 63),
+        ("event_reasons", "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons", 4),
+    ],
+)
+def test_renamed_functions_fall_back_to_their_old_names(nvml, age, quantity, new, old, value):
+    """The newer name is missing on older drivers (FunctionNotFound) and in older bindings (no attribute)."""
+    if age == "driver":
+        nvml.refusals[new] = 13
+    else:
+        nvml.absent.add(new)
+    nvml.answers[old] = value
+    source, line = opened(nvml)
+    assert line.capabilities[quantity] == "ok"
+    assert read(source, line).values[quantity] == value
+
+
+def test_energy_falls_back_to_the_call_with_the_same_meaning(nvml):
+    """Older drivers lack field 191; the call reads the same counter, so both must stay comparable."""
+    before = opened(nvml)[1].semantics["energy_j"]
+    nvml.fields[(191, 0)] = 2
+    nvml.answers["nvmlDeviceGetTotalEnergyConsumption"] = 5_000
+    source, line = opened(nvml)
+    assert read(source, line).values["energy_j"] == 5.0
+    assert line.semantics["energy_j"] == before
+
+
+def test_module_scope_is_labelled(nvml):
+    """A superchip may only know the power of its whole module, CPU included: never to be compared with GPU scope."""
+    nvml.fields[(186, 0)] = 3
+    nvml.fields[(186, 1)] = (UINT, 800_000)
+    source, line = opened(nvml)
+    assert line.semantics["power_instant_w"] == "instant, module scope"
+    assert read(source, line).values["power_instant_w"] == 800.0
+
+
+def test_only_what_is_wanted_is_read(nvml):
+    """The dear reads (energy, margin) cost milliseconds: a caller that does not want them must not pay for them."""
+    source, line = opened(nvml)
+    nvml.called.clear()
+    assert set(source.read(line.uuid, {"sm_clock_mhz"}).values) == {"sm_clock_mhz"}
+    assert nvml.called == ["nvmlDeviceGetClockInfo"]
+
+
+def test_a_source_only_ever_reads(nvml):
+    """A sampler that changes a clock or a limit would change what it measures, on somebody's production node."""
+    source, line = opened(nvml)
+    read(source, line)
+    assert all(re.match(r"nvml(Init$|DeviceGet|SystemGet)", name) for name in nvml.called), nvml.called
+
+
+def test_without_names_all_devices_are_opened(nvml):
+    """An empty list of UUIDs means every device, not none."""
+    assert [line.uuid for line in NvmlSource(nvml, ()).devices()] == [nvml.UUID]
+
+
+def test_a_named_device_that_is_not_here_is_an_error(nvml):
+    """A device that never appears must not look like a launch with one GPU fewer."""
+    nvml.refusals["nvmlDeviceGetHandleByUUID"] = 6
+    with pytest.raises(DeviceError, match=r"GPU-gone: NotFound \(6\)"):
+        NvmlSource(nvml, ("GPU-gone",))
+
+
+def test_a_mismatched_driver_says_what_to_do(nvml):
+    """After a driver upgrade without a reboot NVML answers 18; the line must name the remedy."""
+    nvml.refusals["nvmlInit"] = 18
+    with pytest.raises(DeviceError, match=r"LibRmVersionMismatch \(18\).*reboot"):
+        NvmlSource(nvml, ())
+
+
+def test_tables_agree_with_the_binding():
+    """The numbers are typed by hand; one wrong digit reads another sensor."""
+    fields = {read.id for reads in table.READS.values() for read in reads if isinstance(read, table.Field)}
+    named = {
+        186: pynvml.NVML_FI_DEV_POWER_INSTANT,
+        185: pynvml.NVML_FI_DEV_POWER_AVERAGE,
+        190: pynvml.NVML_FI_DEV_POWER_CURRENT_LIMIT,
+        191: pynvml.NVML_FI_DEV_ENERGY,
+        82: pynvml.NVML_FI_DEV_MEMORY_TEMP,
+        74: pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP,
+        269: pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
+        270: pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN,
+        271: pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN,
+    }
+    assert fields == set(named)
+    assert all(number == constant for number, constant in named.items())
+    assert pynvml.NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT == table.FIELD_SLOWDOWN_TLIMIT
+    assert pynvml.NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT == table.FIELD_SHUTDOWN_TLIMIT
+    assert pynvml.NVML_FI_DEV_POWER_MAX_LIMIT == table.FIELD_POWER_MAX_LIMIT
+    assert (pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM) == (table.CLOCK_SM, table.CLOCK_MEM)
+    assert pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN == table.THRESHOLD_SLOWDOWN
+    members = {name for name, _ in pynvml.c_nvmlValue_t._fields_}
+    assert set(table.VALUE_MEMBERS.values()) == members
+    assert len(table.VALUE_MEMBERS) == pynvml.NVML_VALUE_TYPE_COUNT
+    assert all(getattr(pynvml, _constant(name)) == code for code, name in table.RETURN_CODES.items())
+
+
+def _constant(name: str) -> str:
+    return "NVML_ERROR_" + re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper()

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_charllm.devices.visible import hides_all, visible
+from pytest_charllm.errors import DeviceError
+from pytest_charllm.hardware import Device
+
+A, B, C = (
+    Device(uuid=uuid, name="NVIDIA H200") for uuid in ("GPU-aaaa1111-0000", "GPU-aaaa2222-0000", "GPU-bbbb3333-0000")
+)
+MIXED = (A, Device(uuid="GPU-cccc4444-0000", name="NVIDIA L4"))
+
+
+def seen(value: str | None, devices=(A, B, C), **environ: str) -> tuple[Device, ...]:
+    return visible(devices, environ if value is None else {"CUDA_VISIBLE_DEVICES": value, **environ})
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, (A, B, C)),
+        ("0", (A,)),
+        ("2,0", (C, A)),
+        (" 1 , 2 ", (B, C)),
+        ("GPU-bbbb3333-0000,0", (C, A)),
+        ("GPU-bbb", (C,)),
+        ("GPU-aaaa2", (B,)),
+        ("1,-1,2", (B,)),
+    ],
+)
+def test_selection_as_cuda_reads_it(value, expected):
+    """Measuring other GPUs than the ranks use pairs one card's speed with another card's heat."""
+    assert seen(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ("3", "names GPU 3"),
+        ("x", "'x'"),
+        ("0,,1", "''"),
+        ("GPU-aaaa", "several GPUs"),
+        ("GPU-dead", "'GPU-dead' names no GPU"),
+        ("0,GPU-aaaa1", "twice"),
+        ("MIG-1234", "MIG instance MIG-1234"),
+        ("1.0", "'1.0'"),
+        ("²", "'²'"),
+    ],
+)
+def test_what_cannot_be_understood_is_named(value, named):
+    """CUDA silently stops at the first entry it does not understand: a run on fewer GPUs than meant."""
+    with pytest.raises(DeviceError, match=named):
+        seen(value)
+
+
+@pytest.mark.parametrize(("value", "hidden"), [(None, False), ("", True), ("-1", True), ("0", False), ("-1,0", True)])
+def test_hiding_all(value, hidden):
+    """Empty is not unset: it is how one asks for a CPU run on a GPU node."""
+    assert hides_all({} if value is None else {"CUDA_VISIBLE_DEVICES": value}) == hidden
+
+
+def test_numbers_among_different_gpus_need_an_order():
+    """CUDA numbers by speed unless told otherwise, NVML by PCI address: on a mixed node number 0 differs."""
+    with pytest.raises(DeviceError, match="CUDA_DEVICE_ORDER=PCI_BUS_ID"):
+        seen("0", MIXED)
+    assert seen("0", MIXED, CUDA_DEVICE_ORDER="PCI_BUS_ID") == (A,)
+    assert seen("GPU-cccc", MIXED) == (MIXED[1],)
+
+
+@given(st.permutations([A, B, C]))
+def test_naming_all_by_uuid_keeps_the_order_given(order):
+    """Rank i runs on the i-th GPU named: the order carries meaning."""
+    assert seen(",".join(device.uuid for device in order)) == tuple(order)
