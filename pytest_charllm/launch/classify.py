@@ -71,9 +71,8 @@ def _left_early(facts: Facts) -> Failure | None:
     """Exit 0 without an answer. Seen by the launcher, or what remains when torchrun has listed all other ranks."""
     failed = {exit_.rank for exit_ in facts.agent.exits} if facts.agent else set()
     answered = {*facts.reports, *facts.refused, *facts.errors}
-    ended_alone = facts.agent_exit == 0 or bool(failed)
-    gone = facts.left or (range(facts.world) if ended_alone else ())
-    for rank in gone:
+    listed = facts.agent_exit == 0 or bool(failed)
+    for rank in (*facts.left, *(range(facts.world) if listed else ())):
         if rank not in answered and rank not in failed:
             told = facts.progress.get(rank)
             where = "before it said anything" if told is None else f"in phase {told.phase}{_step(told.step)}"

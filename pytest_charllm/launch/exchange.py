@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_charllm.records import Record
 
 
-class RankProgress(Record, kw_only=True):
+class RankProgress(Record, frozen=True, kw_only=True):
     """What a rank is doing since `mono_s`. `expected_s`: when its next word is due, None where it cannot tell."""
 
     rank: int
@@ -17,7 +17,7 @@ class RankProgress(Record, kw_only=True):
     tokens_per_s: float | None = None
 
 
-class RankError(Record, kw_only=True):
+class RankError(Record, frozen=True, kw_only=True):
     """Why a rank gave up. `kind` as in `Failure`; `where` is the innermost frame."""
 
     rank: int
@@ -29,14 +29,14 @@ class RankError(Record, kw_only=True):
     traceback: str
 
 
-class RankExit(Record, kw_only=True):
+class RankExit(Record, frozen=True, kw_only=True):
     """A rank that ended with another code than 0; negative: by that signal."""
 
     rank: int
     exitcode: int
 
 
-class AgentReport(Record, kw_only=True):
+class AgentReport(Record, frozen=True, kw_only=True):
     """What torchrun knew when its job failed: `exits` in the order it saw them, or the `error` of its own."""
 
     exits: tuple[RankExit, ...] = ()

@@ -21,7 +21,7 @@ _STACKS_WAIT_S = 2.0
 
 
 class Job:
-    """A context manager: whatever passes through, no process of the job is left when it is done.
+    """`start`, `watch`, and, whatever happened, `end`: then no process of it is left.
 
     Start it from the thread that then watches it: the agent dies with that thread.
     """
@@ -40,7 +40,7 @@ class Job:
         self._progress: dict[int, RankProgress] = {}
         self._agent: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Job:
+    def start(self) -> None:
         environment = child_environment(self._request, os.environ)
         environment[LAUNCHER_PID] = str(os.getpid())
         with open(self._directory / AGENT_LOG, "wb") as log:
@@ -54,28 +54,21 @@ class Job:
                 env=environment,
                 start_new_session=True,
             )
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        assert self._agent is not None
-        self.agent_exit = self._agent.poll()
-        self._progress = read_progress(self._directory, range(self._world))
-        self.notes += end_tree(self._agent, [told.pid for told in self._progress.values()])
 
     def watch(self, on_progress: Callable[[Progress], None]) -> None:
         """Return when the job has ended, or must be ended; the reason is then in `hang` or `notes`."""
         limits = self._request.limits
-        on_progress(Progress("start", None, None, 0.0))
-        shown: RankProgress | None = None
+        shown: tuple[str, int | None, float | None] = ("start", None, None)
+        on_progress(Progress(*shown, elapsed_s=0.0))
         complete_s: float | None = None
         trouble_s: float | None = None
         while self._agent is not None and self._agent.poll() is None:
             now = time.monotonic()
             self._progress = read_progress(self._directory, range(self._world))
-            first = min(self._progress.items(), default=(0, None))[1]
-            if first is not None and first != shown:
-                shown = first
-                on_progress(Progress(first.phase, first.step, first.tokens_per_s, now - self._began_s))
+            first = self._progress.get(min(self._progress, default=0))
+            if first is not None and (first.phase, first.step, first.tokens_per_s) != shown:
+                shown = (first.phase, first.step, first.tokens_per_s)
+                on_progress(Progress(*shown, elapsed_s=now - self._began_s))
 
             unfinished = self._unfinished()
             if not unfinished:
@@ -93,18 +86,29 @@ class Job:
                 return
             time.sleep(_POLL_S)
 
+    def end(self) -> None:
+        """End every process of the job. What survives even SIGKILL is in `notes`."""
+        if self._agent is None:
+            return
+        self.agent_exit = self._agent.poll()
+        self._progress = read_progress(self._directory, range(self._world))
+        self.notes += end_tree(self._agent, [told.pid for told in self._progress.values()])
+
     def _unfinished(self) -> list[int]:
         return [rank for rank in range(self._world) if not report_file(self._directory, rank).exists()]
 
     def _in_trouble(self, unfinished: list[int]) -> bool:
+        """Whether a rank failed, or left without an answer. Once one has failed, the agent ends the others."""
+        if any(error_file(self._directory, rank).exists() for rank in unfinished):
+            return True
         for rank in unfinished:
             told = self._progress.get(rank)
-            # In this order, since a rank answers before it goes.
             if told is None or rank in self.left or is_alive(told.pid):
                 continue
+            # Looked for only now, since a rank answers before it goes.
             if not report_file(self._directory, rank).exists() and not error_file(self._directory, rank).exists():
                 self.left += (rank,)
-        return bool(self.left) or any(error_file(self._directory, rank).exists() for rank in unfinished)
+        return bool(self.left)
 
     def _note_hung_at_exit(self) -> None:
         alive = [f"rank {rank}" for rank, told in sorted(self._progress.items()) if is_alive(told.pid)]

@@ -70,11 +70,12 @@ class TorchrunLauncher:
         oom_kills = _oom_kills()
         sampler = Sampler(directory / TELEMETRY, request.source, request.device_uuids, _SAMPLING_PERIOD_S)
         job = Job(request)
-        sampler.start()
         try:
-            with job:
-                job.watch(on_progress)
+            job.start()
+            sampler.start()  # While torchrun imports: long before there is load.
+            job.watch(on_progress)
         finally:
+            job.end()
             # After the ranks are gone: the window has to be bracketed by telemetry on both sides.
             notes += sampler.stop()
         notes += job.notes

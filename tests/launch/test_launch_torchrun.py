@@ -114,8 +114,9 @@ def test_answer_of_another_launch_is_refused(make_request: MakeRequest) -> None:
 
 
 def test_hung_at_exit_keeps_the_result(make_request: MakeRequest, processes_of: ProcessesOf) -> None:
-    """Tearing down a process group can deadlock after the report is written: the measurement is good."""
-    request = make_request(Fault(name="linger", rank=1))
+    """Tearing down a process group can deadlock after the report is written: the measurement is good. And what a
+    rank has left behind is nobody's child any more."""
+    request = make_request(Fault(name="linger", rank=1), Fault(name="orphan", rank=0))
 
     launch = TorchrunLauncher().run(request)
 
@@ -125,8 +126,9 @@ def test_hung_at_exit_keeps_the_result(make_request: MakeRequest, processes_of: 
 
 
 def test_interrupt_ends_the_whole_tree(make_request: MakeRequest, processes_of: ProcessesOf) -> None:
-    """Ctrl-C in mid-launch: ranks are in sessions of their own, and would hold the GPUs for ever."""
-    request = make_request(Fault(name="sleep"))
+    """Ctrl-C in mid-launch: ranks are in sessions of their own, and would hold the GPUs for ever; one that does not
+    listen to SIGTERM, too."""
+    request = make_request(Fault(name="stubborn"))
 
     def interrupt(progress: Progress) -> None:
         if progress.phase == "window":
@@ -193,7 +195,7 @@ def test_repro_bundle_runs_without_pytest(make_request: MakeRequest, tmp_path: P
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), HarnessError("the sampler is gone")])
 def test_trouble_of_our_own_side_is_not_a_crash(
-    make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch, error: Exception
+    make_request: MakeRequest, processes_of: ProcessesOf, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """A full disk or a lost sampler says nothing about the stack under test."""
 
@@ -203,12 +205,17 @@ def test_trouble_of_our_own_side_is_not_a_crash(
         def start(self) -> None:
             raise error
 
+        def stop(self) -> tuple[str, ...]:
+            return ()
+
     monkeypatch.setattr(launcher, "Sampler", Broken)
 
-    launch, failure = run(make_request())
+    request = make_request()
+    launch, failure = run(request)
 
     assert launch.status is Status.HARNESS
     assert str(error) in failure.summary
+    assert processes_of(request) == []
 
 
 def test_used_folder_is_refused(make_request: MakeRequest) -> None:

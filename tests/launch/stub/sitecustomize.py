@@ -5,6 +5,7 @@ A fault of the request names what its rank does instead of answering; see `_BEHA
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -45,6 +46,14 @@ if "RANK" in os.environ and "CHARLLM_REQUEST" in os.environ:
     def raise_error(request, rank):
         raise ValueError("shapes do not match")
 
+    def ignore_sigterm(request, rank):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sleep_for_ever()
+
+    def leave_a_child(request, rank):
+        subprocess.Popen(["sleep", "600"])
+        return answer(request, rank)
+
     def linger(request, rank):
         os._exit = lambda code: sleep_for_ever()
         return answer(request, rank)
@@ -54,6 +63,8 @@ if "RANK" in os.environ and "CHARLLM_REQUEST" in os.environ:
         "wait": wait_for_a_peer,
         "die": die,
         "sleep": lambda request, rank: sleep_for_ever(),
+        "stubborn": ignore_sigterm,
+        "orphan": leave_a_child,
         "leave": lambda request, rank: os._exit(0),
         "linger": linger,
         "foreign": lambda request, rank: answer(request, rank, nonce="of another launch"),
