@@ -58,12 +58,13 @@ def numbers(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken 
 
 def world(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
     """The machine's GPUs are a whole number of worlds; a smaller world than the machine is allowed."""
-    ranks, text = scenario.layout.world, format_layout(scenario.layout)
+    ranks = scenario.layout.world
+    if machine.world % ranks == 0:
+        return None
+    needs = f"{format_layout(scenario.layout)} needs {ranks} GPUs"
     if ranks > machine.world:
-        return Broken("world", f"{text} needs {ranks} GPUs, {machine.shape} has {machine.world}")
-    if machine.world % ranks:
-        return Broken("world", f"{text} needs {ranks} GPUs, which does not divide the {machine.world} of {machine.shape}")
-    return None
+        return Broken("world", f"{needs}, {machine.shape} has {machine.world}")
+    return Broken("world", f"{needs}, which does not divide the {machine.world} of {machine.shape}")
 
 
 def tensor_parallel(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
@@ -126,7 +127,7 @@ def sharding(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken
         return Broken("sharding", f"{layout.sharding} is DeepSpeed's, the engine is {scenario.engine}")
     if layout.sharding is Sharding.HSDP:
         if not 1 < layout.replicas < layout.dp or layout.dp % layout.replicas:
-            return Broken("sharding", f"hsdp{layout.replicas} does not split dp{layout.dp} into replicas of several ranks")
+            return Broken("sharding", f"hsdp{layout.replicas} does not split dp{layout.dp} into groups of ranks")
     elif layout.replicas > 1:
         return Broken("sharding", f"{layout.replicas} replicas belong to hsdp, not to sharding {layout.sharding}")
     return None

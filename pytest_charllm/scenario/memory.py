@@ -26,8 +26,8 @@ _SHARDED_GRADIENTS = (Sharding.ZERO2, *_FULLY_SHARDED)
 class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes on the GPU that needs most.
 
-    `parameters`: master weights and the copies in compute precision that live at the peak. `logits`: from the head's
-    product to its gradient. `total` is the peak: less than the sum of all where gradients come only as activations go.
+    `parameters`: master weights, and the copies in compute precision that live at the peak. `logits`: with all that
+    the loss makes of them. `total` is the peak: less than the sum of all where gradients come only as activations go.
     """
 
     parameters: int
@@ -70,7 +70,9 @@ def _stage_need(scenario: Scenario, stage: int) -> MemoryNeed:
     in_flight = min(max(scenario.accumulation, 1), layout.pp - stage)
     kept, working = _activations_per_token(shape, options.recompute, options.compile, element)
     activations = tokens * (in_flight * layers * kept + working) / layout.tp
-    logits = tokens * shape.vocab / layout.tp * (element + 4 + 4) if stage == layout.pp - 1 else 0.0
+    logits = tokens * shape.vocab / layout.tp * _bytes_per_logit(options.compile, element)
+    if stage < layout.pp - 1:
+        logits = 0.0
 
     gradients_first = scenario.accumulation > 1 or (layout.dp > 1 and layout.sharding not in _FULLY_SHARDED)
     passing = gradients + activations + logits if gradients_first else max(gradients, activations + logits)
@@ -115,6 +117,11 @@ def _shard(dense: float, experts: float, layout: Layout) -> float:
     so only dp / ep of them hold the same ones."""
     ranks = layout.dp * layout.cp / layout.replicas
     return dense / ranks + experts / max(ranks / layout.ep, 1)
+
+
+def _bytes_per_logit(compiled: bool, element: int) -> int:
+    """Logits and their gradient; an eager loss also holds log-probabilities and two gradients in fp32."""
+    return 2 * element if compiled else element + 3 * 4
 
 
 def _activations_per_token(shape: ModelShape, recompute: Recompute, compiled: bool, element: int) -> tuple[int, int]:

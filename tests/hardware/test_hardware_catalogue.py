@@ -122,7 +122,10 @@ def test_assumed_machines(text: str, variant: str, shape: str) -> None:
     assert (machine.variant, machine.shape, machine.assumed) == (variant, shape, True)
 
 
-@pytest.mark.parametrize("text", ["h200:", "h200:8", "h200:0x8", "h200:1x0", "h200:1x-8", "h200:1x8x2", "h200:٣x8", ":1x8"])
+MALFORMED = ("h200:", "h200:8", "h200:0x8", "h200:1x0", "h200:1x-8", "h200:1x8x2", "h200:٣x8", ":1x8")
+
+
+@pytest.mark.parametrize("text", MALFORMED)
 def test_malformed_assumptions_are_refused(text: str) -> None:
     """A shape that cannot be read must not become one GPU, nor zero."""
     with pytest.raises(BadInput) as caught:
