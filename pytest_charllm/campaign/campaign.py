@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+import msgspec
+
 from pytest_charllm.campaign.cooling import cool_down
 from pytest_charllm.campaign.lock import lock_devices
 from pytest_charllm.campaign.runner import Launcher, Runner
@@ -125,8 +127,11 @@ class Campaign:
         return tier.launches if usable else tier.bootstrap_launches
 
     def _comparable(self, evidence: Evidence, baseline: Baseline) -> str | None:
-        """What makes the baseline incomparable, as far as it can be told from the launches so far."""
+        """What makes the baseline incomparable, as far as it can be told before anything was measured."""
         here = comparable_of(self.settings.machine, self.settings.tier.window, evidence.measurements)
+        if not evidence.measurements:
+            # What the sensors mean is only known once they were read.
+            here = msgspec.structs.replace(here, semantics=baseline.comparable.semantics)
         return baseline.comparable.difference(here)
 
     def _timed(self, evidence: Evidence, of: int) -> None:

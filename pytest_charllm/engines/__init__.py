@@ -1,0 +1,20 @@
+"""Training loops, one package or file an engine. They import torch, and run only inside the ranks of a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pytest_charllm.engines.progress import Progress
+from pytest_charllm.errors import BadInput
+from pytest_charllm.records import RankReport, RankRequest
+
+Run = Callable[[RankRequest, Progress], RankReport]
+
+
+def load(name: str) -> Run:
+    """The `run` of an engine. Does not import torch yet. Raises `BadInput` for an engine that does not exist."""
+    if name == "native":
+        from pytest_charllm.engines.native import run
+
+        return run
+    raise BadInput(f"engine {name!r} is not known; known engines: native")

@@ -1,0 +1,1 @@
+"""From measurements and a baseline to a judgement, or the wish for more launches. Pure."""

@@ -60,8 +60,9 @@ def scenarios(
 ) -> pytest.MarkDecorator:
     """Run a test once for each row that is meant for the machine at hand. May be stacked.
 
-    A row is a `Rows` table, a `Scenario`, or a key such as ``"llama3-1b.mb2"``; the latter two run on every machine,
-    or only on those named by `on`. `speed=False` judges by the strict checks alone. `options` are those of
+    A row is a `Rows` table, a `Scenario`, or a key such as ``"llama3-1b.mb2"``. `on` narrows them to machines, named as
+    in `Rows`; a key or `Scenario` is otherwise meant for all. `speed=False` judges by the strict checks alone, where
+    the hardware is a CPU. `options` are those of
     `pytest_charllm.scenario.Options` (``recompute="full"``, ``precision="fp32"``, ``compile=False``) or ``engine``; a
     tuple of values makes a row for each.
     """
@@ -143,11 +144,11 @@ def _scenarios(
     microbatches: tuple[int, ...] | None,
     options: Mapping[str, Any],
 ) -> Iterator[Scenario]:
+    if on and not choose(dict.fromkeys(on, True), machine):
+        return
     if isinstance(row, Rows):
-        if on:
-            raise BadInput("scenarios(on=...) is for keys and Scenarios; Rows name their machines themselves")
         yield from _of_table(row, machine, microbatches, options)
-    elif not on or choose(dict.fromkeys(on, True), machine):
+    else:
         yield from _of_key(row, microbatches, options)
 
 

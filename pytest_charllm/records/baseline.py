@@ -29,9 +29,10 @@ class Comparable(Record, kw_only=True):
         for name in self.__struct_fields__:
             recorded, here = getattr(self, name), getattr(other, name)
             if name == "semantics":
-                unlike = next((sensor for sensor in recorded if here.get(sensor, recorded[sensor]) != recorded[sensor]), "")
-                name, recorded, here = f"semantics of {unlike}", recorded.get(unlike), here.get(unlike)
-            if recorded != here:
+                unlike = [sensor for sensor in recorded if sensor in here and recorded[sensor] != here[sensor]]
+                if unlike:
+                    return f"semantics of {unlike[0]}: {recorded[unlike[0]]} on record, {here[unlike[0]]} here"
+            elif recorded != here:
                 return f"{name}: {recorded} on record, {here} here"
         return None
 

@@ -171,7 +171,7 @@ def healthy(power_w: float = 600.0) -> dict[str, Signal]:
 
 @pytest.fixture(scope="session")
 def recorded() -> dict[str, dict[str, Any]]:
-    """Launches recorded on an H200, by tag: 40 steps each, and telemetry of some."""
+    """Launches recorded on one H200 (llama3-1b, microbatch 2) by tag: 40 steps each, telemetry of three of them."""
     path = Path(__file__).parents[1] / "data" / "h200_mb2_launches.jsonl"
     return {row["tag"]: row for row in map(json.loads, path.read_text().splitlines())}
 

@@ -14,8 +14,22 @@ from pytest_charllm.errors import CharllmError
 from pytest_charllm.hardware import Device, Machine
 from pytest_charllm.plugin import opening, plan, suite  # noqa: F401  loaded here once, not by each inner pytest
 from pytest_charllm.records import (
-    Check, Failure, Judgement, Launch, Measurement, MetricVerdict, Pass, Phases, RankDevice, RankReport, Stack, Status,
-    StepSeries, TIERS, Value, Verdict,
+    TIERS,
+    Check,
+    Failure,
+    Judgement,
+    Launch,
+    Measurement,
+    MetricVerdict,
+    Pass,
+    Phases,
+    RankDevice,
+    RankReport,
+    Stack,
+    Status,
+    StepSeries,
+    Value,
+    Verdict,
 )  # fmt: skip
 from pytest_charllm.report import properties, story, table  # noqa: F401
 from pytest_charllm.scenario import Scenario
@@ -33,10 +47,9 @@ H200 = Machine(
 def launch(scenario: Scenario, number: int, status: Status, step_s: float, pass_: Pass = Pass.TIMED) -> Launch:
     failed = status is not Status.COMPLETED
     report = RankReport(
-        nonce="n", rank=0, world_size=1, host="h", pid=1, pass_=pass_, device=RankDevice(kind="cuda", name="NVIDIA H200"),
-        tokens_per_step=4096, parameters=10, attention_backend="flash", software=Stack(),
-        phases=Phases(),
-        steps=StepSeries(wall_s=(step_s, step_s, step_s)),
+        nonce="n", rank=0, world_size=1, host="h", pid=1, pass_=pass_, tokens_per_step=4096, parameters=10,
+        device=RankDevice(kind="cuda", name="NVIDIA H200"), attention_backend="flash", software=Stack(),
+        phases=Phases(), steps=StepSeries(wall_s=(step_s, step_s, step_s)),
     )  # fmt: skip
     return Launch(
         id=f"{scenario.key}.{pass_.value}-{number}", scenario=scenario, pass_=pass_, window=TIER.window, status=status,

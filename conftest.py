@@ -1,0 +1,1 @@
+"""Policy of this project alone. The plugin itself is loaded by its entry point."""

@@ -1,0 +1,59 @@
+"""The diagnostic pass: proves what is trained, and that it trains alike. Contributes no time."""
+
+from __future__ import annotations
+
+import gc
+import math
+
+import torch
+from msgspec import structs
+
+from pytest_charllm.engines.errors import NonFinite
+from pytest_charllm.engines.native.counting import CollectiveCounter, counting_flops
+from pytest_charllm.engines.native.reference import train_reference
+from pytest_charllm.engines.native.setup import Setup
+from pytest_charllm.engines.progress import Progress
+from pytest_charllm.records import RankReport
+
+
+def run(setup: Setup, progress: Progress) -> RankReport:
+    """`diagnostic_steps` as the scenario trains, one more that is counted, and the reference on rank 0.
+
+    Raises `NonFinite` for a loss or gradient norm that is no number.
+    """
+    request, world = setup.request, setup.world
+    progress("build")
+    step, report = setup.build(generator_device=torch.device("cpu"))
+    if request.scenario.options.compile:
+        progress("compile")
+    losses, norms = [], []
+    for index in range(request.diagnostic_steps):
+        loss, norm = step(index)
+        losses.append(loss)
+        norms.append(norm)
+        progress("window", step=index + 1)
+    mean_losses = world.mean(torch.stack(losses))
+    grad_norms = world.mean(torch.stack(norms))
+    for index, (loss_value, norm_value) in enumerate(zip(mean_losses, grad_norms, strict=True)):
+        if not (math.isfinite(loss_value) and math.isfinite(norm_value)):
+            raise NonFinite(f"the loss is {loss_value} and the gradient norm {norm_value} at diagnostic step {index}")
+    # Counted in a step of its own, uncompiled: dispatch modes see into no compiled graph.
+    counter = CollectiveCounter(axis="dp")
+    with torch.compiler.set_stance("force_eager"), counting_flops() as flops, counter:
+        step(request.diagnostic_steps)
+    flops_per_step = world.total(flops())
+    del step
+    gc.collect()
+    reference = None
+    if world.rank == 0:
+        progress("report")
+        reference = train_reference(request, setup.shape, setup.seq, world.device)
+    world.barrier()
+    return structs.replace(
+        report,
+        losses=tuple(mean_losses),
+        grad_norms=tuple(grad_norms),
+        reference=reference,
+        collectives=counter.collectives(),
+        flops_per_step=flops_per_step,
+    )

@@ -1,0 +1,40 @@
+"""From a request to a report, inside one rank."""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_charllm.engines.errors import OutOfMemory
+from pytest_charllm.engines.native import diagnostic, timed
+from pytest_charllm.engines.native.attention import preferred_backends
+from pytest_charllm.engines.native.setup import Setup
+from pytest_charllm.engines.native.world import join
+from pytest_charllm.engines.progress import Progress
+from pytest_charllm.errors import BadInput
+from pytest_charllm.records import Pass, RankReport, RankRequest
+from pytest_charllm.scenario.capabilities import unsupported
+from pytest_charllm.scenario.models import sequence, shape_of
+
+
+def run(request: RankRequest, progress: Progress, import_s: float) -> RankReport:
+    """See `engines.native.run`."""
+    scenario = request.scenario
+    if reason := unsupported(scenario):
+        raise BadInput(f"scenario {scenario.key} cannot be trained: {reason}")
+    world = join(request)
+    setup = Setup(request, world, shape_of(scenario), sequence(scenario), import_s)
+    pass_ = timed.run if request.pass_ is Pass.TIMED else diagnostic.run
+    try:
+        with preferred_backends(world.device):
+            report = pass_(setup, progress)
+    except (MemoryError, RuntimeError) as error:
+        if _is_out_of_memory(error):
+            raise OutOfMemory(f"rank {world.rank} on {world.device}: {str(error).splitlines()[0]}") from error
+        raise
+    progress("report")
+    return report
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """The CPU allocator has no exception type of its own."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -1,0 +1,70 @@
+"""One optimizer step: accumulate, clip, update. The loss and the gradient norm stay on the device."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from pytest_charllm.engines.native.data import Batches
+from pytest_charllm.engines.native.loss import cross_entropy
+from pytest_charllm.engines.native.optimizer import adamw, clip_gradients
+from pytest_charllm.engines.native.parallelize import parallelize
+from pytest_charllm.engines.native.world import World
+from pytest_charllm.records import RankRequest
+from pytest_charllm.scenario import Precision, Sharding
+from pytest_charllm.scenario.models import ModelShape
+
+
+class Step:
+    """A model in training. Calling it does the optimizer step of that index.
+
+    With DDP the gradients are reduced once a step, with the last microbatch; with FSDP after every microbatch, since
+    unsharded gradients would need the memory that sharding is there to save.
+    """
+
+    def __init__(
+        self, request: RankRequest, shape: ModelShape, seq: int, world: World, generator_device: torch.device
+    ) -> None:
+        scenario, device = request.scenario, world.device
+        self.model: nn.Module = parallelize(scenario, shape, seq, world, request.seed, generator_device)
+        self.parameters = list(self.model.parameters())
+        self.optimizer = adamw(self.parameters)
+        self.batches = Batches(scenario, shape.vocab, seq, request.seed, dp_rank=world.rank, device=device)
+        self.accumulation = scenario.accumulation
+        self.loss = torch.compile(cross_entropy, fullgraph=True, dynamic=False) if scenario.options.compile else cross_entropy
+        self._device = device
+        self._autocast = (
+            scenario.options.precision is Precision.BF16 and scenario.layout.sharding is Sharding.NONE
+        )
+
+    def __call__(self, index: int, poison: bool = False) -> tuple[Tensor, Tensor]:
+        """(mean loss over this rank's tokens, global gradient norm before clipping). `poison` makes the loss NaN."""
+        losses = []
+        for number in range(self.accumulation):
+            inputs, targets = self.batches.microbatch(index, number)
+            with self._reducing(last=number == self.accumulation - 1):
+                with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
+                    logits = self.model(inputs)
+                loss = self.loss(logits, targets) * microbatch_weight(self.accumulation)
+                if poison:
+                    loss = loss * float("nan")
+                loss.backward()
+            losses.append(loss.detach())
+        norm = clip_gradients(self.parameters)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return torch.stack(losses).sum(), norm
+
+    def _reducing(self, last: bool) -> AbstractContextManager[None]:
+        if isinstance(self.model, DistributedDataParallel) and not last:
+            return self.model.no_sync()
+        return nullcontext()
+
+
+def microbatch_weight(accumulation: int) -> float:
+    """The share of one microbatch in its rank's loss: all have the same number of tokens. Ranks are averaged by the
+    gradient reduction."""
+    return 1.0 / accumulation

@@ -1,0 +1,23 @@
+"""Whether the launches of one run agree well enough with each other to go on record."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from pytest_charllm.records import Measurement
+
+AGREEMENT_LAUNCHES = 5
+AGREEMENT_COV = 0.015
+"""On a CPU speed goes on record only where this many launches stay within this coefficient of variation."""
+
+
+def agreement(measurements: Sequence[Measurement], metric: str) -> float | None:
+    """Coefficient of variation (sample standard deviation over mean) of one metric, 0.015 = 1.5 %.
+
+    None with fewer than two launches, or where a launch has no value: what was not measured cannot agree.
+    """
+    numbers = [number for number in (m.number(metric) for m in measurements) if number is not None]
+    if len(numbers) < 2 or len(numbers) < len(measurements):
+        return None
+    return statistics.stdev(numbers) / abs(statistics.fmean(numbers))

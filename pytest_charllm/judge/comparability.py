@@ -1,0 +1,35 @@
+"""What must be equal here and on record before two numbers may be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_charllm.hardware import Machine
+from pytest_charllm.records import MEASURING, Comparable, Measurement, WindowRule
+
+
+def comparable_of(
+    machine: Machine,
+    window: WindowRule,
+    measurements: Sequence[Measurement] = (),
+    flop_formula: str = "causal_half",
+) -> Comparable:
+    """What these measurements may be compared with. Before the first of them, what is known of the machine alone."""
+    limits_w = [m.power_limit_w for m in measurements if m.power_limit_w is not None]
+    limits_w = limits_w or [d.power_limit_w for d in machine.devices if d.power_limit_w is not None]
+    partitions = sorted({device.partition for device in machine.devices if device.partition is not None})
+    semantics: dict[str, str] = {}
+    for measurement in measurements:
+        semantics |= measurement.semantics
+    return Comparable(
+        variant=machine.variant,
+        shape=machine.shape,
+        # A synchronous step waits for the GPU with the least power, so the lowest limit is the machine's.
+        power_limit_w=min(limits_w, default=None),
+        partition=" and ".join(partitions) or None,
+        cpu_model=machine.cpu_model if machine.is_cpu else None,
+        semantics=semantics,
+        flop_formula=measurements[0].flop_formula if measurements else flop_formula,
+        window=f"{window.tier} {window.min_steps} steps {window.min_seconds:g} s",
+        measuring=MEASURING,
+    )

@@ -1,0 +1,109 @@
+"""What a scenario is held against, and what every judgement of it tells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_charllm.judge.findings import merged_findings
+from pytest_charllm.records import (
+    Baseline,
+    BaselineSample,
+    Check,
+    Comparable,
+    Finding,
+    Judgement,
+    Measurement,
+    MetricVerdict,
+    Validity,
+    Verdict,
+)
+
+
+@dataclass(frozen=True)
+class Against:
+    """The recorded launches to be held against; none, and the reason, where there are none that may be."""
+
+    samples: tuple[BaselineSample, ...]
+    reason: str
+    comparable: bool
+
+    @classmethod
+    def of(cls, baseline: Baseline | None, here: Comparable, is_cpu: bool) -> Against:
+        on_cpu = "not judged: no baseline for this CPU, recorded"
+        if baseline is None:
+            return cls((), on_cpu if is_cpu else f"nothing on record for {here.variant} {here.shape}", False)
+        difference = baseline.comparable.difference(here)
+        if difference is not None:
+            reason = f"{on_cpu} ({difference})" if is_cpu else f"the baseline is not comparable: {difference}"
+            return cls((), reason, False)
+        stack = baseline.reference
+        if not stack.speed_on_record:
+            return cls((), f"not judged: speed is not on record ({stack.because})", True)
+        return cls(stack.samples, "", True)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What every judgement of one scenario tells, whatever the verdict."""
+
+    scenario_key: str
+    baseline: Baseline | None
+    launches: tuple[Measurement, ...]
+    diagnostic: Measurement | None
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        return self.diagnostic.checks if self.diagnostic is not None else ()
+
+    @property
+    def failed(self) -> tuple[Check, ...]:
+        return tuple(check for check in self.checks if not check.ok)
+
+    def judgement(
+        self,
+        verdict: Verdict,
+        because: str,
+        metrics: Sequence[MetricVerdict] = (),
+        findings: Sequence[Finding] = (),
+    ) -> Judgement:
+        measured = (*self.launches, *((self.diagnostic,) if self.diagnostic is not None else ()))
+        diff = self.baseline.reference.stack.diff(measured[0].stack) if self.baseline is not None and measured else ()
+        return Judgement(
+            scenario_key=self.scenario_key,
+            verdict=verdict,
+            because=because,
+            metrics=tuple(metrics),
+            checks=self.checks,
+            findings=(*findings, *merged_findings(self.launches)),
+            stack_diff=diff,
+            launches=len(self.launches),
+            confirmed=any(row.verdict is Verdict.REGRESSION for row in metrics),
+        )
+
+
+def split(
+    rounds: Sequence[Sequence[Measurement]], wanted: int
+) -> tuple[tuple[Measurement, ...], tuple[Measurement, ...]]:
+    """The first round, topped up by whole rounds until it has what was wanted, and the confirmation after it."""
+    first: tuple[Measurement, ...] = ()
+    for count, launches in enumerate(rounds):
+        if count and len(first) >= wanted:
+            return first, tuple(launch for later in rounds[count:] for launch in later)
+        first += tuple(launches)
+    return first, ()
+
+
+def invalid(launches: Sequence[Measurement], diagnostic: Measurement | None) -> str | None:
+    """Why nothing here may be judged, or None."""
+    for measurement in (*launches, *((diagnostic,) if diagnostic is not None else ())):
+        if measurement.validity is Validity.INVALID:
+            return f"{measurement.launch_id}: {measurement.reason}"
+        mfu = measurement.number("mfu")
+        if mfu is not None and mfu > 1:
+            return f"{measurement.launch_id}: MFU {mfu:.2f} of {measurement.flop_formula} is above 1: wrong timing"
+    limits_w = {launch.power_limit_w for launch in launches if launch.power_limit_w is not None}
+    if len(limits_w) > 1:
+        told = " and ".join(f"{limit_w:g} W" for limit_w in sorted(limits_w))
+        return f"the power limit changed between launches: {told}"
+    return None

@@ -1,0 +1,45 @@
+"""What is worth a line beside the verdict: what the launches said, once each, and what the judge noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_charllm.judge.metric import Call, Outcome
+from pytest_charllm.judge.wording import moved, name
+from pytest_charllm.records import Finding, Measurement
+
+
+def merged_findings(launches: Sequence[Measurement]) -> tuple[Finding, ...]:
+    """The launches' findings, one group a kind: the first launch's own words, and how many launches said so."""
+    said: dict[str, list[Finding]] = {}
+    times: dict[str, int] = {}
+    for launch in launches:
+        for kind in dict.fromkeys(finding.kind for finding in launch.findings):
+            said.setdefault(kind, [finding for finding in launch.findings if finding.kind == kind])
+            times[kind] = times.get(kind, 0) + 1
+    return tuple(
+        Finding(kind=kind, text=f"{finding.text} (in {times[kind]} of {len(launches)} launches)")
+        if len(launches) > 1
+        else finding
+        for kind, findings in said.items()
+        for finding in findings
+    )
+
+
+def judge_findings(first: Sequence[Outcome], again: Sequence[Outcome]) -> tuple[Finding, ...]:
+    """Breaches that only one round saw, records too noisy to judge by, and moves that only inform."""
+    findings = [
+        Finding(kind="unreliable", text=f"{name(outcome.metric)}: {outcome.reason}")
+        for outcome in first
+        if outcome.call is Call.UNRELIABLE
+    ]
+    findings += [
+        Finding(kind="moved", text=f"{name(outcome.metric)} {moved(outcome.metric, outcome.change)}")
+        for outcome in first
+        if outcome.informational and outcome.change is not None and abs(outcome.change) > (outcome.tolerance or 0)
+    ]
+    for before, after in zip(first, again, strict=False):
+        if (before.call is Call.WORSE) is not (after.call is Call.WORSE):
+            text = f"{name(before.metric)} {before.seen} in the first round, {after.seen} in the confirmation"
+            findings.append(Finding(kind="not-confirmed", text=text))
+    return tuple(findings)

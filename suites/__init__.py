@@ -1,0 +1,1 @@
+"""The suites: which scenarios are tested where, as data."""

@@ -1,0 +1,69 @@
+"""Reading of injected faults."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_charllm.errors import BadInput
+from pytest_charllm.records.faults import FAULTS, format_fault, parse_fault
+from pytest_charllm.records.launch import Fault
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("slowdown=0.05", Fault(name="slowdown", value=0.05)),
+        ("slowdown=0.1,rank=1", Fault(name="slowdown", value=0.1, rank=1)),
+        ("hang", Fault(name="hang")),
+        ("hang=3", Fault(name="hang", value=3.0)),
+        ("early-exit,rank=0", Fault(name="early-exit", rank=0)),
+        ("nan=2,rank=1", Fault(name="nan", value=2.0, rank=1)),
+    ],
+)
+def test_reads_what_the_help_promises(text: str, fault: Fault) -> None:
+    """A rank of 0 must not read as "every rank"."""
+    assert parse_fault(text) == fault
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("sleep=1", "known faults: slowdown"),
+        ("slowdown", "share"),
+        ("slowdown=0", "share"),
+        ("slowdown=-0.1", "share"),
+        ("slowdown=nan", "share"),
+        ("slowdown=5%", "share"),
+        ("slowdown=50", "share"),
+        ("hang=1.5", "whole number"),
+        ("crash=-1", "whole number"),
+        ("crash,rank=x", "NAME"),
+        ("crash,node=1", "NAME"),
+        ("", "NAME"),
+    ],
+)
+def test_bad_faults_say_what_to_write(text: str, says: str) -> None:
+    """A fault that is not applied as asked would let a drill pass for the wrong reason."""
+    with pytest.raises(BadInput, match=says):
+        parse_fault(text)
+
+
+@given(
+    st.sampled_from(sorted(set(FAULTS) - {"slowdown"})),
+    st.none() | st.integers(0, 10_000).map(float),
+    st.none() | st.integers(0, 4096),
+)
+def test_round_trip(name: str, value: float | None, rank: int | None) -> None:
+    """The rerun line of a failure is printed by `format_fault` and must ask for the same fault."""
+    fault = Fault(name=name, value=value, rank=rank)
+    assert parse_fault(format_fault(fault)) == fault
+
+
+@given(st.floats(0.001, 10.0), st.none() | st.integers(0, 64))
+def test_round_trip_of_a_slowdown(share: float, rank: int | None) -> None:
+    """Shares survive to the six digits that are printed."""
+    again = parse_fault(format_fault(Fault(name="slowdown", value=share, rank=rank)))
+    assert again.value == pytest.approx(share, rel=1e-5)
+    assert again.rank == rank
