@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -146,8 +147,6 @@ def test_sigkill_of_the_launching_process_leaves_nothing(
     """Nothing of ours runs after SIGKILL, so only the kernel can end agent, ranks and sampler."""
     request = make_request(Fault(name="sleep"))
     pickled = tmp_path / "request.pickle"
-    import pickle
-
     pickled.write_bytes(pickle.dumps(request))
     program = (
         "import pathlib, pickle, sys; from pytest_charllm.launch.launcher import TorchrunLauncher; "
@@ -166,7 +165,7 @@ def test_sigkill_of_the_launching_process_leaves_nothing(
 
 
 def test_repro_bundle_runs_without_pytest(make_request: MakeRequest, tmp_path: Path) -> None:
-    """The bundle must repeat the failure from its files alone, and hold no secret of the environment."""
+    """The bundle must repeat the failure from its files alone, also inside another job."""
     request = make_request(Fault(name="raise", rank=1))
     launch = Launch(
         id=request.id,
