@@ -68,7 +68,7 @@ def _measurement(plain: Mapping[str, float], changes: Mapping[str, float | None]
 
 def gpu(
     changes: Mapping[str, float | None] = {}, uuid: str = "GPU-0", start_c: float = 30.0, **fields: Any
-) -> Measurement:  # noqa: E501
+) -> Measurement:
     return _measurement(
         GPU_VALUES,
         changes,
