@@ -59,6 +59,18 @@ def test_breach_asks_for_cool_fresh_launches(make: SimpleNamespace) -> None:
     assert make.decide([[elsewhere] * 3], record).cool_to_c == {"GPU-7": 44.0}
 
 
+def test_incomplete_confirmation_is_completed(make: SimpleNamespace) -> None:
+    """Two of three confirming launches must not decide, nor start over."""
+    slow = make.gpu({"throughput": 60000.0})
+    need = make.decide([[slow] * 3, [slow] * 2], make.baseline([make.gpu()] * 3))
+    assert need.launches == 1
+
+
+def test_speed_of_a_gpu_is_always_judged(make: SimpleNamespace) -> None:
+    """Only on a CPU may a scenario be held to its checks alone."""
+    assert make.decide([[]], make.baseline([make.gpu()] * 3), speed=False).launches == 3
+
+
 def test_confirmed_breach_is_a_regression_with_both_rounds(make: SimpleNamespace) -> None:
     """Both numbers belong in the line: the second is the independent one."""
     record = make.baseline([make.gpu()] * 3)

@@ -78,6 +78,13 @@ def test_first_reading_of_the_counter_brackets_nothing(make: SimpleNamespace) ->
     assert "not bracketed" in (counter_energy(window_of(make, trace, 2.0, 7.0)).reason or "")
 
 
+def test_edge_inside_a_hole_is_not_bracketed(make: SimpleNamespace) -> None:
+    """A line drawn over two seconds around an edge would mix load with what came before or after."""
+    joules = make.counter(lambda t: 600.0)
+    window = window_of(make, make.trace({"energy_j": lambda t: None if 6 < t < 8 else joules(t)}))
+    assert "around the window's end" in (counter_energy(window).reason or "")
+
+
 def test_reset_counter_is_missing_and_integral_steps_in(make: SimpleNamespace) -> None:
     """A driver reload in the window would leave tiny or negative energy that looks like a great improvement."""
     joules = make.counter(lambda t: 600.0)

@@ -86,7 +86,7 @@ def test_cpu_launch_has_its_gates(make: SimpleNamespace) -> None:
 
 
 def test_several_gpus_are_summed_averaged_or_the_worst(make: SimpleNamespace) -> None:
-    """Energy adds up over devices, power is a mean a GPU, temperature is that of the hottest."""
+    """Energy adds up over devices, tokens and power are a mean a GPU, temperature is that of the hottest."""
     uuids = ("GPU-0", "GPU-1")
     launch = make.launch([make.report(0, 2), make.report(1, 2)])
     trace = make.trace(make.healthy(), uuids)
@@ -96,6 +96,7 @@ def test_several_gpus_are_summed_averaged_or_the_worst(make: SimpleNamespace) ->
     ]
     trace = replace(trace, samples={**trace.samples, "GPU-1": tuple(hotter)})
     measurement = measure(launch, trace, make.machine(uuids))
+    assert measurement.number("throughput") == pytest.approx(65536.0)
     assert measurement.number("energy_per_token") == pytest.approx(6000 / (16384 * 40))
     assert measurement.number("mean_power") == pytest.approx(600.0)
     assert measurement.number("core_temp_end") == pytest.approx(71.0)
