@@ -53,6 +53,7 @@ class LaunchClock:
     def __init__(self) -> None:
         self._now_s = 0.0
         self._rounds_s: list[float] = []
+        self.was_read = False
 
     def __call__(self) -> float:
         return self._now_s
@@ -65,6 +66,7 @@ class LaunchClock:
         self._now_s = 0.0
 
     def pass_round(self) -> None:
+        self.was_read = True
         self._now_s = self._rounds_s.pop(0)
 
 
@@ -99,23 +101,12 @@ class BenchmarkInterop:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        if CLOCK in item.stash and not report.passed:
-            benchmark = getattr(item, "funcargs", {}).get("benchmark")
-            if benchmark is not None:
-                benchmark.has_error = True
-                benchmark.skipped = True  # otherwise it warns that it was never used
+        benchmark = getattr(item, "funcargs", {}).get("benchmark")
+        if CLOCK in item.stash and benchmark is not None:
+            benchmark.has_error = benchmark.has_error or not report.passed
+            # Where there is nothing to store it is right not to have used it, and no reason to warn.
+            benchmark.skipped = benchmark.skipped or not item.stash[CLOCK].was_read
         return report
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_benchmark_update_machine_info(self, config: pytest.Config, machine_info: dict[str, Any]) -> None:
-        """A comparison across hardware then at least warns."""
-        machine = self._suite.machine
-        machine_info["charllm"] = {
-            "variant": machine.variant,
-            "shape": machine.shape,
-            "cpu_model": machine.cpu_model,
-            "driver": machine.driver,
-        }
 
 
 def record(benchmark: Any, clock: LaunchClock, case: Case) -> None:
@@ -123,7 +114,6 @@ def record(benchmark: Any, clock: LaunchClock, case: Case) -> None:
     steps_s = [measurement.number("step_time") for measurement in case.measurements]
     rounds_s = [step_s for step_s in steps_s if step_s is not None and _storable(step_s)]
     if not rounds_s:
-        benchmark.skipped = True
         return
     clock.load(rounds_s)
     benchmark.pedantic(clock.pass_round, setup=clock.rewind, rounds=len(rounds_s), iterations=1)

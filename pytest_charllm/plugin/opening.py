@@ -57,7 +57,6 @@ def _settings(
 ) -> Settings:
     from pytest_charllm.campaign.settings import Settings
     from pytest_charllm.records import tier
-    from pytest_charllm.records.faults import parse_fault
 
     def find_baseline(machine: Machine, key: str) -> Baseline | None:
         return config.hook.pytest_charllm_baseline(config=config, machine=machine, key=key)
@@ -68,7 +67,7 @@ def _settings(
         root=options.root,
         shipped=options.shipped,
         launches=options.launches,
-        faults=tuple(parse_fault(text) for text in options.inject),
+        faults=options.faults,
         seed=options.seed,
         replay=options.replay,
         arguments=command_line(config),

@@ -6,8 +6,14 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+from pytest_charllm.errors import BadInput
+
+if TYPE_CHECKING:
+    from pytest_charllm.records import Fault
 
 TIERS = ("smoke", "nightly")
 MISSING = ("fail", "record", "skip")
@@ -24,7 +30,7 @@ class Options:
     tier: str | None
     launches: int | None
     missing: str
-    inject: tuple[str, ...]
+    faults: tuple[Fault, ...]
     seed: int
     root: Path
     shipped: Path
@@ -85,7 +91,7 @@ def read_options(config: pytest.Config) -> Options:
         tier=_one_of("--charllm-tier", get("charllm_tier"), TIERS),
         launches=_at_least("--charllm-launches", get("charllm_launches"), 1),
         missing=_one_of("--charllm-missing", get("charllm_missing"), MISSING) or "fail",
-        inject=tuple(get("charllm_inject")),
+        faults=_faults(get("charllm_inject")),
         seed=_at_least("--charllm-seed", get("charllm_seed"), 0) or 0,
         root=here / get("charllm_dir") if get("charllm_dir") else config.rootpath / ".charllm",
         shipped=here / get("charllm_baselines") if get("charllm_baselines") else config.rootpath / "baselines",
@@ -113,7 +119,16 @@ def rerun_line(options: Options, nodeid: str) -> str:
         "--charllm-replay": options.replay,
     }
     given = [f"{option}={value}" for option, value in terms.items() if value is not None]
-    return shlex.join(["pytest", nodeid, *given, *(f"--charllm-inject={fault}" for fault in options.inject)])
+    return shlex.join(["pytest", nodeid, *given, *(f"--charllm-inject={text}" for text in fault_texts(options))])
+
+
+def fault_texts(options: Options) -> list[str]:
+    """The injected faults as one would type them."""
+    if not options.faults:
+        return []
+    from pytest_charllm.records.faults import format_fault
+
+    return [format_fault(fault) for fault in options.faults]
 
 
 def _split(texts: Iterable[str]) -> list[str]:
@@ -132,6 +147,17 @@ def _microbatches(texts: list[str]) -> tuple[int, ...] | None:
     if not sizes:
         raise pytest.UsageError("--microbatch: no size given; write --microbatch=1,2,4")
     return tuple(dict.fromkeys(size for size in sizes if size is not None))
+
+
+def _faults(texts: list[str]) -> tuple[Fault, ...]:
+    if not texts:
+        return ()
+    from pytest_charllm.records.faults import parse_fault
+
+    try:
+        return tuple(parse_fault(text) for text in texts)
+    except BadInput as error:
+        raise pytest.UsageError(f"--charllm-inject: {error}") from None
 
 
 def _at_least(option: str, text: str | None, least: int) -> int | None:

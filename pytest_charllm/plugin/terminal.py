@@ -10,6 +10,7 @@ import pytest
 
 from pytest_charllm.plugin import outcomes
 from pytest_charllm.plugin.machine import describe
+from pytest_charllm.plugin.options import fault_texts
 from pytest_charllm.plugin.outcomes import Outcome, Result
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ def header(suite: Suite) -> str:
     parts = [describe(suite.machine)]
     if suite.campaign is not None:
         parts += [f"{suite.campaign.settings.tier.name} tier", f"run {suite.campaign.run.id}"]
-    if suite.options.inject:
-        parts.append(f"injected {' '.join(suite.options.inject)}")
+    if suite.options.faults:
+        parts.append(f"injected {' '.join(fault_texts(suite.options))}")
     return f"charllm: {'; '.join(parts)}"
 
 

@@ -123,7 +123,7 @@ class FakeCampaign:
                 break
             values = {
                 "step_time": Value(value=step_s, unit="s"),
-                "throughput": Value(value=4096 / step_s, unit="tokens/s/GPU"),
+                "throughput": Value(value=4096 / step_s if step_s > 0 else None, unit="tokens/s/GPU"),
                 "mean_power": Value(value=None, unit="W", reason="sampler gap"),
             }
             evidence.rounds[0].append(
@@ -152,10 +152,9 @@ class Inner:
         """`how` are the fields of `Script`."""
         self.script[key] = Script(**how)  # type: ignore[arg-type]
 
-    def run(self, *arguments: str) -> pytest.RunResult:
-        return self.pytester.runpytest_inprocess(
-            "-ra", "-p", "charllm", "-p", "benchmark", "-p", "no:cacheprovider", *arguments
-        )
+    def run(self, *arguments: str, plugins: tuple[str, ...] = ("charllm", "benchmark")) -> pytest.RunResult:
+        chosen = [argument for plugin in plugins for argument in ("-p", plugin)]
+        return self.pytester.runpytest_inprocess("-ra", *chosen, "-p", "no:cacheprovider", *arguments)
 
     @property
     def campaign(self) -> FakeCampaign:

@@ -61,7 +61,8 @@ def test_microbatch_replaces_the_list(inner):
 def test_microbatch_that_does_not_divide_is_infeasible(inner):
     """It is a row of the table that this size cannot fill, not a mistake of the suite."""
     inner.suite(
-        '@scenarios(Rows("llama3-1b", {"*:1x1": "dp1"}, global_batch=8))\ndef test_it(measured):\n    measured.check()\n'
+        '@scenarios(Rows("llama3-1b", {"*:1x1": "dp1"}, global_batch=8))\n'
+        "def test_it(measured):\n    measured.check()\n"
     )
     result = inner.run("--microbatch=3")
     result.assert_outcomes(skipped=1)
@@ -176,7 +177,7 @@ def test_scenarios_without_measured(inner):
         (["--charllm-tier=daily"], "ERROR: --charllm-tier: 'daily' is none of smoke, nightly"),
         (["--charllm-missing=ignore"], "ERROR: --charllm-missing: 'ignore' is none of fail, record, skip"),
         (["--charllm-replay=nowhere"], "ERROR: --charllm-replay: *nowhere is not a directory"),
-        (["--charllm-inject=slow=0.1"], "ERROR: *slow*"),
+        (["--charllm-inject=slow=0.1"], "ERROR: --charllm-inject: fault 'slow' is not known*"),
     ],
 )
 def test_bad_option_is_one_line_and_exit_4(inner, arguments, says):
@@ -232,7 +233,7 @@ def test_collecting_imports_no_torch(inner):
     inner.suite(TABLE)
     code = (
         "import sys, pytest\n"
-        "code = pytest.main(['--co', '-q', '--charllm-assume=h200:1x8', '-p', 'no:cacheprovider'])\n"
+        "code = pytest.main(['--co', '-q', '--charllm-assume=h200:1x8', '-p', 'charllm'])\n"
         "heavy = {'torch', 'pynvml', 'deepspeed', 'numpy', 'psutil', 'tabulate'} & set(sys.modules)\n"
         "print('heavy:', sorted(heavy), int(code))\n"
     )

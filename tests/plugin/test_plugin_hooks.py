@@ -1,0 +1,120 @@
+"""What a site may override, and how the campaign is set up from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_charllm.campaign import campaign
+from pytest_charllm.errors import BadInput
+from pytest_charllm.plugin import opening
+
+OPEN = opening.open_campaign
+CHECK = """
+@scenarios("llama3-1b.mb1", "llama3-1b.mb2")
+def test_it(measured):
+    measured.check()
+"""
+
+
+@pytest.fixture
+def created(inner, monkeypatch) -> list[SimpleNamespace]:
+    """What `Campaign.create` was asked for; the scripted campaign answers."""
+    asked = []
+
+    def create(settings, planned, launcher=None):
+        asked.append(SimpleNamespace(settings=settings, planned=planned, launcher=launcher))
+        return fake(None, None, None, (), settings.on_progress)
+
+    fake = opening.open_campaign
+    monkeypatch.setattr(opening, "open_campaign", OPEN)
+    monkeypatch.setattr(campaign.Campaign, "create", create)
+    return asked
+
+
+def test_settings_come_from_the_command_line(inner, created):
+    """Every option that shapes a run must arrive there, and be kept with it."""
+    inner.suite(CHECK)
+    arguments = [
+        "--charllm-tier=smoke", "--charllm-launches=2", "--charllm-seed=7", "--charllm-inject=slowdown=0.05",
+        "--charllm-dir=elsewhere",
+    ]  # fmt: skip
+    inner.run(*arguments).assert_outcomes(passed=2)
+    (asked,) = created
+    settings = asked.settings
+    assert (settings.tier.name, settings.launches, settings.seed) == ("smoke", 2, 7)
+    assert [(fault.name, fault.value) for fault in settings.faults] == [("slowdown", 0.05)]
+    assert settings.root == Path(inner.pytester.path / "elsewhere")
+    assert settings.shipped == inner.pytester.path / "baselines"
+    assert "--charllm-launches=2" in settings.arguments
+    assert [item.scenario.key for item in asked.planned] == ["llama3-1b.mb1", "llama3-1b.mb2"]
+    assert asked.launcher is None
+
+
+def test_gpus_are_nightly_by_default(inner, created):
+    """Without a tier a GPU gets the evidence a nightly needs."""
+    inner.suite(CHECK)
+    inner.run()
+    assert created[0].settings.tier.name == "nightly"
+
+
+def test_only_what_will_run_is_planned(inner, created):
+    """Neighbours take turns: a deselected or skipped scenario in the plan would be launched for nobody."""
+    later = '@pytest.mark.skip(reason="later")\n@scenarios("llama3-1b.mb4")\ndef test_later(measured):\n    pass\n'
+    inner.suite(f"{CHECK}\n\n{later}")
+    inner.run("-k", "not mb2")
+    assert [item.scenario.key for item in created[0].planned] == ["llama3-1b.mb1"]
+
+
+def test_speed_flag_reaches_the_plan(inner, created):
+    """speed=False spares a CPU scenario its timed launches."""
+    inner.suite('@scenarios("llama3-1b.mb1", speed=False)\ndef test_it(measured):\n    measured.check()\n')
+    inner.run()
+    assert [item.speed for item in created[0].planned] == [False]
+
+
+def test_site_hooks_are_asked(inner, created):
+    """Launcher and baseline may be a site's own."""
+    inner.suite(CHECK)
+    with (inner.pytester.path / "conftest.py").open("a") as file:
+        file.write(
+            "def pytest_charllm_launcher(config, settings):\n    return 'srun for ' + settings.machine.variant\n"
+            "def pytest_charllm_baseline(config, machine, key):\n    return 'ours of ' + key\n"
+        )
+    inner.run()
+    (asked,) = created
+    assert asked.launcher == "srun for h200-sxm"
+    assert asked.settings.find_baseline(asked.settings.machine, "llama3-1b.mb1") == "ours of llama3-1b.mb1"
+
+
+def test_campaign_that_cannot_start_is_exit_4(inner, monkeypatch):
+    """A run directory that cannot be written is said once, before the first test, not once a test."""
+
+    def refuse(*arguments):
+        raise BadInput("run directory .charllm/runs/x not writable: Read-only file system")
+
+    monkeypatch.setattr(opening, "open_campaign", refuse)
+    inner.suite(CHECK)
+    result = inner.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert [line for line in result.errlines if line] == [
+        "ERROR: run directory .charllm/runs/x not writable: Read-only file system"
+    ]
+
+
+def test_dead_driver_is_exit_4(inner, monkeypatch):
+    """`auto` on a machine whose GPU does not answer must never quietly become the CPU."""
+    inner.suite(CHECK)
+    (inner.pytester.path / "conftest.py").write_text(
+        "import pytest_charllm.devices.find as find\n"
+        "from pytest_charllm.errors import DeviceError\n"
+        "def dead():\n    raise DeviceError('8 NVIDIA GPU(s) on the PCI bus, but the driver does not answer')\n"
+        "find.find_machine = dead\n"
+    )
+    monkeypatch.setattr("pytest_charllm.devices.find.find_machine", None)  # restored afterwards
+    result = inner.run("--gpu=auto")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: 8 NVIDIA GPU(s) on the PCI bus, but the driver does not answer"])
+    inner.run("--gpu=cpu", "--co").stdout.fnmatch_lines(["*cpu-llama3-1b.mb1*"])

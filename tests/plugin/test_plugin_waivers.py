@@ -1,0 +1,89 @@
+"""known.toml: what a waiver covers, and what it never does."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from pytest_charllm.errors import BadInput
+from pytest_charllm.plugin.waivers import Waiver, read_waivers, waive
+from pytest_charllm.records import Judgement, MetricVerdict, Verdict
+
+TODAY = datetime.date(2026, 11, 29)
+
+
+def waiver(**changes) -> Waiver:
+    fields = {"scenario": "llama3-*", "metric": "throughput", "delta": 0.05, "until": TODAY, "because": "known"}
+    return Waiver(**{**fields, **changes})
+
+
+def judgement(*moved: tuple[str, float]) -> Judgement:
+    metrics = tuple(MetricVerdict(metric=metric, verdict=Verdict.REGRESSION, change=change) for metric, change in moved)
+    return Judgement(scenario_key="llama3-1b.mb1", verdict=Verdict.REGRESSION, because="slower", metrics=metrics)
+
+
+def covered(one: Waiver, *moved: tuple[str, float], variant: str = "h200-sxm") -> bool:
+    reason, _ = waive(judgement(*moved), [one], variant, TODAY)
+    return reason is not None
+
+
+def test_covers_up_to_its_delta_and_last_day():
+    """Both ends are inclusive, whichever direction is the bad one."""
+    assert covered(waiver(), ("throughput", -0.05))
+    assert not covered(waiver(), ("throughput", -0.051))
+    assert not covered(waiver(until=TODAY - datetime.timedelta(days=1)), ("throughput", -0.01))
+
+
+def test_every_moved_metric_needs_one():
+    """Slower is known; hotter at the same time is news."""
+    assert not covered(waiver(), ("throughput", -0.02), ("core_temp_end", 4.0))
+
+
+def test_narrowed_by_pattern_and_hardware():
+    """A waiver for one card must not hide the same loss on another."""
+    assert not covered(waiver(scenario="gpt3-*"), ("throughput", -0.02))
+    assert not covered(waiver(hardware="h100-sxm"), ("throughput", -0.02))
+    assert covered(waiver(hardware="h200-sxm"), ("throughput", -0.02))
+
+
+def test_a_second_waiver_may_reach_further():
+    """The first one that lapsed must neither win nor be reported when another holds."""
+    both = [waiver(delta=0.01), waiver(delta=0.10, because="both")]
+    reason, lapsed = waive(judgement(("throughput", -0.05)), both, "h200-sxm", TODAY)
+    assert reason is not None
+    assert "both" in reason
+    assert not lapsed
+
+
+def test_regression_without_moved_metric_is_never_waived():
+    """A failed strict check moves no metric; an empty "all" must not waive it."""
+    assert not covered(waiver())
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[[known]\n", "known.toml: "),
+        ('[[known]]\nscenario = "a"\n', "missing required field"),
+        (
+            '[[known]]\nscenario="a"\nmetric="speed"\ndelta=0.1\nuntil=2026-01-01\nbecause="b"\n',
+            "entry 1: metric 'speed'",
+        ),
+        ('[[known]]\nscenario="a"\nmetric="mfu"\ndelta=0\nuntil=2026-01-01\nbecause="b"\n', "entry 1: delta"),
+        ('[[known]]\nscenario="a"\nmetric="mfu"\ndelta=0.1\nuntil=2026-01-01\nbecause=" "\n', "because must say why"),
+        ('[[known]]\nscenario="a"\nmetric="mfu"\ndelta=0.1\nuntil="soon"\nbecause="b"\n', "until"),
+    ],
+)
+def test_bad_file_names_itself(tmp_path, text, says):
+    """A waiver that cannot be read would waive nothing, or everything."""
+    path = tmp_path / "known.toml"
+    path.write_text(text)
+    with pytest.raises(BadInput, match=r"known\.toml") as error:
+        read_waivers([path])
+    assert says in str(error.value)
+
+
+def test_no_file_is_no_waiver(tmp_path):
+    """Most projects have none."""
+    assert read_waivers([tmp_path / "known.toml"]) == ()
