@@ -13,7 +13,8 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "pytest_charllm"
 
 LAYER = {
-    "errors": 0, "hardware": 0, "step": 0,
+    "errors": -1,
+    "hardware": 0, "step": 0,
     "scenario": 1,
     "records": 2,
     "devices": 3, "engines": 3, "measure": 3, "judge": 3, "store": 3,

@@ -81,7 +81,8 @@ class Runner:
             faults=settings.faults if pass_ is Pass.TIMED else (),
             seed=settings.seed,
             directory=self._run.launch_directory(scenario.key, pass_, number),
-            cache_dir=self._run.cache,
+            # A confirmation compiles once more from cold, so that a slow compiler can be confirmed too.
+            cache_dir=self._run.cache / f"round-{max(1, len(evidence.rounds))}",
             source=settings.source or ("cpu" if settings.machine.is_cpu else "nvml"),
         )
         self._requests[request.id] = request

@@ -19,7 +19,7 @@ MEASURING = 1
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An immutable value that is written to a file or sent between processes.
 
-    Subclasses say `kw_only=True` themselves, since that option is not inherited.
+    Subclasses say `kw_only=True` themselves, since msgspec does not inherit it, and `frozen=True` for type checkers.
     """
 
 

@@ -6,7 +6,7 @@ from pytest_charllm.records.base import SCHEMA, Record
 from pytest_charllm.records.stack import Stack
 
 
-class Comparable(Record, kw_only=True):
+class Comparable(Record, frozen=True, kw_only=True):
     """What must be equal for two numbers to be comparable at all. Software versions are not in here, on purpose."""
 
     variant: str
@@ -37,7 +37,7 @@ class Comparable(Record, kw_only=True):
         return None
 
 
-class BaselineSample(Record, kw_only=True):
+class BaselineSample(Record, frozen=True, kw_only=True):
     """One accepted launch. `digest` covers the other fields, so that one edited launch is noticed by name."""
 
     launch_id: str
@@ -48,7 +48,7 @@ class BaselineSample(Record, kw_only=True):
     digest: str = ""
 
 
-class BaselineStack(Record, kw_only=True):
+class BaselineStack(Record, frozen=True, kw_only=True):
     """The launches of one accepted run under one stack, with provenance. `digest` covers the samples' digests too."""
 
     stack: Stack
@@ -66,7 +66,7 @@ class BaselineStack(Record, kw_only=True):
     digest: str = ""
 
 
-class Baseline(Record, kw_only=True):
+class Baseline(Record, frozen=True, kw_only=True):
     """File ``baselines/<variant>/<shape>/<key>.json``. `digest` covers the head and the stacks' digests."""
 
     schema: int = SCHEMA

@@ -20,7 +20,7 @@ class Verdict(StrEnum):
     """Of a single metric only: nothing to compare with or no evidence, and the tier does not require it."""
 
 
-class MetricVerdict(Record, kw_only=True):
+class MetricVerdict(Record, frozen=True, kw_only=True):
     """`change` and `tolerance` are relative (0.012 = 1.2 %) where the metric is, else in its unit.
 
     `would_have_seen`: the smallest change in the wrong direction that would have been called, at these launches.
@@ -38,7 +38,7 @@ class MetricVerdict(Record, kw_only=True):
     reason: str = ""
 
 
-class Judgement(Record, kw_only=True):
+class Judgement(Record, frozen=True, kw_only=True):
     """One item's whole story. `because` is one line. `launches` counts timed ones, confirmation included."""
 
     schema: int = SCHEMA
@@ -54,7 +54,7 @@ class Judgement(Record, kw_only=True):
     confirmed: bool = False
 
 
-class NeedMore(Record, kw_only=True):
+class NeedMore(Record, frozen=True, kw_only=True):
     """The judge cannot decide yet: `launches` fresh ones, once the devices are back at `cool_to_c` (by UUID)."""
 
     launches: int

@@ -24,7 +24,7 @@ class Status(StrEnum):
     HARNESS = "harness"
 
 
-class WindowRule(Record, kw_only=True):
+class WindowRule(Record, frozen=True, kw_only=True):
     """When warm-up ends and how long is measured. Part of what makes two numbers comparable.
 
     The window lasts until both `min_steps` and `min_seconds` are reached. Warm-up ends after `warmup_steps` and
@@ -42,7 +42,7 @@ class WindowRule(Record, kw_only=True):
     steady_ratio: float
 
 
-class Fault(Record, kw_only=True):
+class Fault(Record, frozen=True, kw_only=True):
     """A known slowdown or failure put into real work. `rank` None means every rank."""
 
     name: str
@@ -50,7 +50,7 @@ class Fault(Record, kw_only=True):
     rank: int | None = None
 
 
-class FaultApplied(Record, kw_only=True):
+class FaultApplied(Record, frozen=True, kw_only=True):
     """What an injected fault did: requested and achieved, as a share of the clean step (None where it has no size)."""
 
     name: str
@@ -58,7 +58,7 @@ class FaultApplied(Record, kw_only=True):
     achieved: float | None
 
 
-class RankRequest(Record, kw_only=True):
+class RankRequest(Record, frozen=True, kw_only=True):
     """What every rank of one launch is asked to do. Travels as a file, never through argv or the environment."""
 
     schema: int = SCHEMA
@@ -75,7 +75,7 @@ class RankRequest(Record, kw_only=True):
     deadline_s: float
 
 
-class RankDevice(Record, kw_only=True):
+class RankDevice(Record, frozen=True, kw_only=True):
     """The device a rank ran on. `uuid` is what NVML calls it, with its ``GPU-`` prefix."""
 
     kind: str
@@ -84,14 +84,14 @@ class RankDevice(Record, kw_only=True):
     pci: str | None = None
 
 
-class StepSeries(Record, kw_only=True):
+class StepSeries(Record, frozen=True, kw_only=True):
     """One entry a measured step, in seconds. `cpu_s` is this process's CPU time, empty on a GPU."""
 
     wall_s: tuple[float, ...]
     cpu_s: tuple[float, ...] = ()
 
 
-class Calibration(Record, kw_only=True):
+class Calibration(Record, frozen=True, kw_only=True):
     """A fixed piece of work timed in the same launch, so that a slow machine and a slow framework can be told apart.
 
     On a CPU one entry a step, interleaved; on a GPU repeated outside the window. `work` is FLOPs or bytes of one.
@@ -105,14 +105,14 @@ class Calibration(Record, kw_only=True):
     cpu_s: tuple[float, ...] = ()
 
 
-class WindowEdges(Record, kw_only=True):
+class WindowEdges(Record, frozen=True, kw_only=True):
     """CLOCK_MONOTONIC at the two edges, each taken after a device synchronization."""
 
     begin_mono_ns: int
     end_mono_ns: int
 
 
-class Phases(Record, kw_only=True):
+class Phases(Record, frozen=True, kw_only=True):
     """Seconds spent before the window. `compile_s`: first step minus a steady one. None: not reached."""
 
     import_s: float | None = None
@@ -122,13 +122,13 @@ class Phases(Record, kw_only=True):
     window_s: float | None = None
 
 
-class Warmup(Record, kw_only=True):
+class Warmup(Record, frozen=True, kw_only=True):
     steps: int
     steady: bool
     reason: str
 
 
-class Collective(Record, kw_only=True):
+class Collective(Record, frozen=True, kw_only=True):
     """Collectives of one kind on one parallel axis in one optimizer step of one rank.
 
     `bytes` is the size of the full (unsharded) tensor of each, summed over `count`.
@@ -142,14 +142,14 @@ class Collective(Record, kw_only=True):
     bytes: int
 
 
-class Reference(Record, kw_only=True):
+class Reference(Record, frozen=True, kw_only=True):
     """Losses and gradient norms of the same scenario in one fp32 process."""
 
     losses: tuple[float, ...]
     grad_norms: tuple[float, ...]
 
 
-class RankReport(Record, kw_only=True):
+class RankReport(Record, frozen=True, kw_only=True):
     """What one rank measured. Written once, atomically; stdout is never parsed."""
 
     schema: int = SCHEMA
@@ -185,7 +185,7 @@ class RankReport(Record, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class Failure(Record, kw_only=True):
+class Failure(Record, frozen=True, kw_only=True):
     """Why a launch did not complete: the first cause, not its echoes on other ranks."""
 
     kind: str
@@ -200,7 +200,7 @@ class Failure(Record, kw_only=True):
     log_path: str | None = None
 
 
-class Launch(Record, kw_only=True):
+class Launch(Record, frozen=True, kw_only=True):
     """One torchrun job, as it ended. `faults` bar it from baselines and history, so do `replayed` and `simulated`."""
 
     schema: int = SCHEMA

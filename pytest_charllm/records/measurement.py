@@ -17,7 +17,7 @@ class Validity(StrEnum):
     INVALID = "invalid"
 
 
-class Value(Record, kw_only=True, omit_defaults=True):
+class Value(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A number or the reason there is none. `coverage`: share of the window with fresh evidence, 0 to 1."""
 
     value: float | None
@@ -28,14 +28,14 @@ class Value(Record, kw_only=True, omit_defaults=True):
     """Where two ways exist, the one used: "counter" or "integral"."""
 
 
-class Finding(Record, kw_only=True):
+class Finding(Record, frozen=True, kw_only=True):
     """Anything worth a line that is not a verdict: "power-capped", "not-steady", "slow-rank", "foreign-process"..."""
 
     kind: str
     text: str
 
 
-class Check(Record, kw_only=True):
+class Check(Record, frozen=True, kw_only=True):
     """A strict check: true on every machine, needs no baseline. `limit` is relative; 0 means exactly equal."""
 
     name: str
@@ -47,7 +47,7 @@ class Check(Record, kw_only=True):
     detail: str = ""
 
 
-class Measurement(Record, kw_only=True):
+class Measurement(Record, frozen=True, kw_only=True):
     """`values` by metric id. `start_temp_c` is the mean core temperature before the window's load, by device UUID."""
 
     schema: int = SCHEMA

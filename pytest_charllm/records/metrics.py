@@ -14,7 +14,7 @@ class Better(StrEnum):
     """Two-sided: any move beyond tolerance counts."""
 
 
-class Metric(Record, kw_only=True):
+class Metric(Record, frozen=True, kw_only=True):
     """`relative`: changes are compared as ratios; otherwise as differences in `unit`."""
 
     id: str

@@ -15,7 +15,7 @@ class RunStatus(StrEnum):
     INTERRUPTED = "interrupted"
 
 
-class RunInfo(Record, kw_only=True):
+class RunInfo(Record, frozen=True, kw_only=True):
     """File ``run.json``. Still "running" on disk when its process was killed: only its lock tells these two apart."""
 
     schema: int = SCHEMA

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_charllm.records.base import Record
 
 
-class Stack(Record, kw_only=True):
+class Stack(Record, frozen=True, kw_only=True):
     """Versions as strings, None where the part is absent (no GPU driver on a CPU machine)."""
 
     torch: str | None = None

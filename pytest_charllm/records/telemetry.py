@@ -35,7 +35,7 @@ class TelemetryLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """One JSON line of a telemetry file."""
 
 
-class Meta(TelemetryLine, kw_only=True, tag="meta"):
+class Meta(TelemetryLine, frozen=True, kw_only=True, tag="meta"):
     """First line: who samples, when, from what. `period_s` is the nominal spacing of samples."""
 
     schema: int = SCHEMA
@@ -50,7 +50,7 @@ class Meta(TelemetryLine, kw_only=True, tag="meta"):
     driver: str | None = None
 
 
-class DeviceLine(TelemetryLine, kw_only=True, tag="device"):
+class DeviceLine(TelemetryLine, frozen=True, kw_only=True, tag="device"):
     """A device that will be sampled. `capabilities`: quantity -> "ok" or the reason it cannot be read."""
 
     uuid: str
@@ -69,7 +69,7 @@ class DeviceLine(TelemetryLine, kw_only=True, tag="device"):
     capabilities: dict[str, str] = {}
 
 
-class SampleLine(TelemetryLine, kw_only=True, tag="sample", omit_defaults=True):
+class SampleLine(TelemetryLine, frozen=True, kw_only=True, tag="sample", omit_defaults=True):
     """One pass over one device. A quantity that could not be read is null in `values`, its reason in `missing`."""
 
     uuid: str
@@ -80,7 +80,7 @@ class SampleLine(TelemetryLine, kw_only=True, tag="sample", omit_defaults=True):
     missing: dict[str, str] = {}
 
 
-class EventLine(TelemetryLine, kw_only=True, tag="event"):
+class EventLine(TelemetryLine, frozen=True, kw_only=True, tag="event"):
     """Anything that happened to the sampler or a device: "gap", "error", "lost", "slowed", "anchor", "processes".
 
     "duplicates" is added on reading, for samples that were dropped.
@@ -93,7 +93,7 @@ class EventLine(TelemetryLine, kw_only=True, tag="event"):
     wall_s: float | None = None
 
 
-class EndLine(TelemetryLine, kw_only=True, tag="end"):
+class EndLine(TelemetryLine, frozen=True, kw_only=True, tag="end"):
     """Last line of a sampler that ended on its own terms; a file without it was cut off."""
 
     mono_ns: int
@@ -127,7 +127,7 @@ def decode_lines(data: bytes, where: str | Path) -> tuple[Meta, list[Line], int]
     return meta, lines, torn
 
 
-class Trace(Record, kw_only=True):
+class Trace(Record, frozen=True, kw_only=True):
     """A telemetry file as read back. `torn_lines` were dropped at the tail; `samples` are in time order per device."""
 
     meta: Meta

@@ -1,12 +1,14 @@
-"""Tiers: how long a window is, how many launches, and which metrics a PASS needs. Data, shared by campaign and judge."""
+"""Tiers as data: how long a window is, how many launches, and which metrics a PASS needs."""
 
 from __future__ import annotations
+
+from msgspec import structs
 
 from pytest_charllm.records.base import Record
 from pytest_charllm.records.launch import WindowRule
 
 
-class Tier(Record, kw_only=True):
+class Tier(Record, frozen=True, kw_only=True):
     """`required` metrics withhold PASS when they have no evidence; all others only inform or fail."""
 
     name: str
@@ -23,9 +25,11 @@ class Tier(Record, kw_only=True):
 
 _GPU_REQUIRED = ("throughput", "energy_per_token", "mean_power", "throttle_hw", "core_temp_end", "hbm_temp_end")
 
-_GPU_WARMUP = {
-    "warmup_steps": 10, "warmup_seconds": 5.0, "warmup_max_steps": 200, "steady_steps": 5, "steady_ratio": 0.02,
-}  # fmt: skip
+_NIGHTLY = WindowRule(
+    tier="nightly", min_steps=30, min_seconds=15.0, warmup_steps=10, warmup_seconds=5.0, warmup_max_steps=200,
+    steady_steps=5, steady_ratio=0.02,
+)  # fmt: skip
+_SMOKE = structs.replace(_NIGHTLY, tier="smoke", min_steps=10, min_seconds=5.0)
 _CPU_WINDOW = WindowRule(
     tier="smoke", min_steps=16, min_seconds=0.0, warmup_steps=3, warmup_seconds=0.0, warmup_max_steps=3,
     steady_steps=1, steady_ratio=1.0,
@@ -34,11 +38,11 @@ _CPU_WINDOW = WindowRule(
 TIERS: dict[tuple[str, bool], Tier] = {
     ("smoke", False): Tier(
         name="smoke", launches=1, bootstrap_launches=3, confirm_launches=2, required=_GPU_REQUIRED, diagnostic=False,
-        window=WindowRule(tier="smoke", min_steps=10, min_seconds=5.0, **_GPU_WARMUP),
+        window=_SMOKE,
     ),
     ("nightly", False): Tier(
         name="nightly", launches=3, bootstrap_launches=3, confirm_launches=3, required=_GPU_REQUIRED, diagnostic=False,
-        window=WindowRule(tier="nightly", min_steps=30, min_seconds=15.0, **_GPU_WARMUP),
+        window=_NIGHTLY,
     ),
     ("smoke", True): Tier(
         name="smoke", launches=1, bootstrap_launches=5, confirm_launches=2, required=(), diagnostic=True,

@@ -42,9 +42,7 @@ STUDY = {
 NOT_BUILDABLE = ("h100:8x8", "llama3-70b", "pp32dp2")
 """80 layers over 32 stages, the one layout of these tables that the artifact itself could not run."""
 
-ROWS = [
-    (cluster, model, text) for cluster, table in STUDY.items() for model, texts in table.items() for text in texts
-]
+ROWS = [(cluster, model, text) for cluster, table in STUDY.items() for model, texts in table.items() for text in texts]
 
 
 def broken_on_paper(scenario: Scenario, machine: Machine) -> Broken | None:

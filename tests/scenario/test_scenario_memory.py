@@ -15,9 +15,7 @@ GIB = 1 << 30
 
 def test_measured_peak_is_met() -> None:
     """llama3-1b, microbatch 2, FSDP2 on one H200, compiled: 23.58 GiB was the peak of every launch."""
-    scenario = Scenario(
-        work=Training(model="llama3-1b", microbatch=2), layout=Layout(dp=1, sharding=Sharding.FSDP)
-    )
+    scenario = Scenario(work=Training(model="llama3-1b", microbatch=2), layout=Layout(dp=1, sharding=Sharding.FSDP))
     assert need(scenario).total / GIB == pytest.approx(23.58, rel=0.10)
 
 

@@ -18,9 +18,7 @@ def test_ddp_reduces_every_gradient_once_whatever_the_accumulation() -> None:
     """`no_sync` on all but the last microbatch: without it the traffic of a step grows with the accumulation."""
     once, often = collectives(parse_key("tiny-llama.dp2.mb1")), collectives(parse_key("tiny-llama.dp2.mb1.gb16"))
     assert once == often
-    assert once == (
-        Predicted("all-reduce", "dp", 2, 4 * parameters(shape("tiny-llama"))),
-    )
+    assert once == (Predicted("all-reduce", "dp", 2, 4 * parameters(shape("tiny-llama"))),)
 
 
 @settings(deadline=None)
