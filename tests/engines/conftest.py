@@ -18,7 +18,7 @@ def make_request() -> MakeRequest:
     return _request
 
 
-@pytest.fixture()
+@pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process is the only rank of a launch."""
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")):

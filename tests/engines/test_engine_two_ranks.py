@@ -54,7 +54,7 @@ def answers(make_request: MakeRequest, tmp_path_factory: pytest.TempPathFactory)
     (folder / "cases.json").write_text(json.dumps(encoded))
     ranks = [_start(folder, rank) for rank in range(2)]
     try:
-        codes = [process.wait(timeout=110) for process in ranks]
+        codes = [process.wait(timeout=240) for process in ranks]
     finally:
         for process in ranks:
             process.kill()
@@ -121,9 +121,7 @@ def test_parity_notices_wrong_gradients(answers: dict[str, list[RankReport]], na
     assert _differences(answers[name][0])[1] > 1e-2
 
 
-def test_traffic_notices_needless_reductions(
-    answers: dict[str, list[RankReport]], make_request: MakeRequest
-) -> None:
+def test_traffic_notices_needless_reductions(answers: dict[str, list[RankReport]], make_request: MakeRequest) -> None:
     """Reducing in every microbatch learns the same, at twice the traffic."""
     report = answers["reduced-every-microbatch"][0]
     assert _differences(report)[1] <= FP32[1]

@@ -43,7 +43,7 @@ def changed(name: str) -> AbstractContextManager[object]:
 
 
 def main(folder: Path) -> None:
-    faulthandler.dump_traceback_later(100, exit=True)
+    faulthandler.dump_traceback_later(230, exit=True)
     rank = int(os.environ["RANK"])
     store = dist.FileStore(str(folder / "store"), 2)
     for name, change, data in json.loads((folder / "cases.json").read_text()):

@@ -6,6 +6,7 @@ Nothing here may go through `torch.nn` or `torch.nn.functional`: what slows thos
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -132,8 +133,9 @@ def calibrate_gpu(world: World) -> tuple[Calibration, ...]:
     results.append(_repeated("copy", 2.0 * _GPU_COPY_BYTES, "byte", lambda: sink.copy_(source)))
     if world.size > 1:
         gradients = torch.randn(_GPU_ALL_REDUCE_BYTES // 2, device=device, dtype=torch.bfloat16)
+        average = dist.ReduceOp.AVG
         results.append(
-            _repeated("all-reduce", float(_GPU_ALL_REDUCE_BYTES), "byte", lambda: dist.all_reduce(gradients, dist.ReduceOp.AVG))
+            _repeated("all-reduce", float(_GPU_ALL_REDUCE_BYTES), "byte", lambda: dist.all_reduce(gradients, average))
         )
     return tuple(results)
 
@@ -148,5 +150,5 @@ def _repeated(kind: str, work: float, unit: str, piece: Callable[[], object]) ->
         piece()
         marks.append(mark())
     torch.cuda.synchronize(device)
-    spans = [before.until(after) for before, after in zip(marks, marks[1:], strict=False)]
+    spans = [before.until(after) for before, after in pairwise(marks)]
     return Calibration(kind=kind, work=work, work_unit=unit, wall_s=tuple(span.wall_s for span in spans))

@@ -27,9 +27,7 @@ class Batches:
     Microbatch `m` of rank `r` is the `(m * dp + r)`-th group of `microbatch` sequences of the global batch.
     """
 
-    def __init__(
-        self, scenario: Scenario, vocab: int, seq: int, seed: int, dp_rank: int, device: torch.device
-    ) -> None:
+    def __init__(self, scenario: Scenario, vocab: int, seq: int, seed: int, dp_rank: int, device: torch.device) -> None:
         dp, microbatch, accumulation = scenario.layout.dp, scenario.work.microbatch, scenario.accumulation
         steps = []
         for step in range(DISTINCT_STEPS):

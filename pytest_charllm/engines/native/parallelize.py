@@ -1,4 +1,4 @@
-"""From a scenario to a model that is ready to train: recompute, compile, shard, initialize, replicate, in that order."""
+"""From a scenario to a model ready to train: recompute, compile, shard, initialize, replicate, in that order."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def parallelize(
 def check_compiler(device: torch.device) -> None:
     """Raise `NoCompiler` before torch.compile would, minutes later and over many lines."""
     if device.type == "cuda":
-        named, wanted = os.environ.get("CC"), ("gcc", "clang")
-        what, name = "a C compiler for Triton's launchers", "CC"
+        variable, usual, what = "CC", ["gcc", "clang"], "a C compiler for Triton"
     else:
-        named, wanted = os.environ.get("CXX"), ("g++",)
-        what, name = "a C++ compiler", "CXX"
-    candidates = (named,) if named else wanted
+        variable, usual, what = "CXX", ["g++"], "a C++ compiler"
+    named = os.environ.get(variable)
+    candidates = [named] if named else usual
     if not any(shutil.which(candidate) for candidate in candidates):
         tried = " or ".join(candidates)
         raise NoCompiler(
-            f"torch.compile needs {what} and found no {tried}; install {wanted[0]}, set {name}, or use an .eager scenario"
+            f"torch.compile needs {what} and found no {tried}; "
+            f"install {usual[0]}, set {variable}, or use an .eager scenario"
         )

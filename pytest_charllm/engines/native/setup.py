@@ -1,4 +1,4 @@
-"""What both passes start from: the model in training, and the part of the report that is known before the first step."""
+"""What both passes start from: the model in training, and what a report says before the first step."""
 
 from __future__ import annotations
 
@@ -68,10 +68,9 @@ def _device(device: torch.device) -> RankDevice:
     if device.type == "cpu":
         return RankDevice(kind="cpu", name=_cpu_name())
     properties = torch.cuda.get_device_properties(device)
-    pci = None
-    if hasattr(properties, "pci_bus_id"):
-        domain, bus, slot = properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id
-        pci = f"{domain:08X}:{bus:02X}:{slot:02X}.0"
+    # Not in every version of torch, and None is honest where it is not.
+    domain, bus, slot = (getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device"))
+    pci = None if domain is None or bus is None or slot is None else f"{domain:08X}:{bus:02X}:{slot:02X}.0"
     return RankDevice(kind="cuda", name=properties.name, uuid=f"GPU-{properties.uuid}", pci=pci)
 
 

@@ -34,11 +34,11 @@ class Step:
         self.optimizer = adamw(self.parameters)
         self.batches = Batches(scenario, shape.vocab, seq, request.seed, dp_rank=world.rank, device=device)
         self.accumulation = scenario.accumulation
-        self.loss = torch.compile(cross_entropy, fullgraph=True, dynamic=False) if scenario.options.compile else cross_entropy
-        self._device = device
-        self._autocast = (
-            scenario.options.precision is Precision.BF16 and scenario.layout.sharding is Sharding.NONE
+        self.loss = (
+            torch.compile(cross_entropy, fullgraph=True, dynamic=False) if scenario.options.compile else cross_entropy
         )
+        self._device = device
+        self._autocast = scenario.options.precision is Precision.BF16 and scenario.layout.sharding is Sharding.NONE
 
     def __call__(self, index: int, poison: bool = False) -> tuple[Tensor, Tensor]:
         """(mean loss over this rank's tokens, global gradient norm before clipping). `poison` makes the loss NaN."""

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 
 import torch
 from msgspec import structs
@@ -52,7 +54,7 @@ def run(setup: Setup, progress: Progress) -> RankReport:
     faults = Faults(request.faults, world)
     began_s = time.perf_counter()
     warm = warm_up(step, world, request.window, progress, compiles=request.scenario.options.compile)
-    faults.size(lambda: step(len(warm.step_s)))
+    faults.size(partial(step, len(warm.step_s)))
     step_s = steady_step_s(request.window, warm.step_s)
     steps = window_steps(request.window, step_s)
     faults.check(steps)
@@ -106,7 +108,7 @@ def warm_up(step: Step, world: World, rule: WindowRule, progress: Progress, *, c
             step(len(step_s) + len(marks) - 1)
             marks.append(mark())
         world.synchronize()
-        step_s += world.largest([a.until(b).wall_s for a, b in zip(marks, marks[1:], strict=False)])
+        step_s += world.largest([a.until(b).wall_s for a, b in pairwise(marks)])
         outcome = warmup_ended(rule, step_s)
     return WarmUp(outcome, tuple(step_s))
 
