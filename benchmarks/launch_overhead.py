@@ -9,6 +9,7 @@ sampler, agent, ranks, classification, trace, measurement, records. Prints every
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -21,12 +22,11 @@ from tabulate import tabulate
 from pytest_charllm.campaign.runner import Runner
 from pytest_charllm.campaign.settings import Evidence, Planned, Settings
 from pytest_charllm.devices.find import find_machine
-from pytest_charllm.launch.environment import rank_environment
-from pytest_charllm.launch.exchange import write_request
+from pytest_charllm.launch.environment import child_environment, torchrun_arguments
 from pytest_charllm.launch.launcher import TorchrunLauncher
-from pytest_charllm.launch.names import torchrun_arguments
-from pytest_charllm.launch.request import LaunchRequest
-from pytest_charllm.records import Pass, tier
+from pytest_charllm.launch.names import REQUEST
+from pytest_charllm.launch.request import LaunchRequest, rank_request
+from pytest_charllm.records import Pass, tier, to_json
 from pytest_charllm.scenario.key import parse_key
 from pytest_charllm.store.run import RunDirectory
 
@@ -41,10 +41,11 @@ def ours(runner: Runner, evidence: Evidence) -> float:
 def bare(request: LaunchRequest) -> float:
     request.directory.mkdir(parents=True)
     begin = time.perf_counter()
-    write_request(request)
-    command = [sys.executable, *torchrun_arguments(request)]
+    (request.directory / REQUEST).write_bytes(to_json(rank_request(request)))
+    arguments = torchrun_arguments(request.scenario.layout.world, request.id, str(request.directory / "logs"))
+    environment = child_environment(request, os.environ)
     with open(request.directory / "torchrun.log", "wb") as log:
-        subprocess.run(command, env=rank_environment(request), stdout=log, stderr=log, timeout=600, check=True)
+        subprocess.run([sys.executable, *arguments], env=environment, stdout=log, stderr=log, timeout=600, check=True)
     return time.perf_counter() - begin
 
 
@@ -57,7 +58,8 @@ def main() -> None:
     machine = find_machine()
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        settings = Settings(machine=machine, tier=tier("nightly", machine.is_cpu), root=root, shipped=root / "baselines")
+        tier_here = tier("nightly", machine.is_cpu)
+        settings = Settings(machine=machine, tier=tier_here, root=root, shipped=root / "baselines")
         run = RunDirectory.create(root, machine=machine, tier=settings.tier.name)
         runner = Runner(settings, TorchrunLauncher(), run)
         evidence = Evidence(Planned(scenario), machine)
@@ -74,9 +76,12 @@ def main() -> None:
                 cache_dir=run.cache,
                 source="cpu" if machine.is_cpu else "nvml",
             )
-            both = (bare(request), ours(runner, evidence)) if pair % 2 else (ours(runner, evidence), bare(request))[::-1]
-            rows.append((pair, *both, both[1] / both[0]))
-            print(f"pair {pair}: bare {both[0]:.2f} s, ours {both[1]:.2f} s", flush=True)
+            if pair % 2:
+                bare_s, ours_s = bare(request), ours(runner, evidence)
+            else:
+                ours_s, bare_s = ours(runner, evidence), bare(request)
+            rows.append((pair, bare_s, ours_s, ours_s / bare_s))
+            print(f"pair {pair}: bare {bare_s:.2f} s, ours {ours_s:.2f} s", flush=True)
     print(tabulate(rows, headers=["pair", "bare torchrun s", "pytest-charllm s", "ratio"], floatfmt=".3f"))
     middle = [statistics.median(column) for column in list(zip(*rows, strict=True))[1:]]
     print(f"medians: bare {middle[0]:.2f} s, ours {middle[1]:.2f} s; median ratio {middle[2]:.3f}")

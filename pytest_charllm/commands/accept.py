@@ -49,8 +49,8 @@ class Refused:
     reason: str
 
 
-class _Refusal(Exception):  # noqa: N818 - no error: one scenario is told why, the others go on
-    pass
+class _Refusal(Exception):
+    """Not an error of the command: one scenario is told why, the others go on."""
 
 
 def accept(

@@ -4,8 +4,23 @@ from pytest_charllm.records.base import MEASURING, SCHEMA, Record, from_json, to
 from pytest_charllm.records.baseline import Baseline, BaselineSample, BaselineStack, Comparable
 from pytest_charllm.records.judgement import Judgement, MetricVerdict, NeedMore, Verdict
 from pytest_charllm.records.launch import (
-    Calibration, Collective, Failure, Fault, FaultApplied, Launch, Pass, Phases, RankDevice, RankReport, RankRequest,
-    Reference, Status, StepSeries, Warmup, WindowEdges, WindowRule,
+    Calibration,
+    Collective,
+    Failure,
+    Fault,
+    FaultApplied,
+    Launch,
+    Pass,
+    Phases,
+    RankDevice,
+    RankReport,
+    RankRequest,
+    Reference,
+    Status,
+    StepSeries,
+    Warmup,
+    WindowEdges,
+    WindowRule,
 )  # fmt: skip
 from pytest_charllm.records.measurement import Check, Finding, Measurement, Validity, Value
 from pytest_charllm.records.metrics import METRICS, Better, Metric
