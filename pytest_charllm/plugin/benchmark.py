@@ -19,11 +19,15 @@ if TYPE_CHECKING:
     from pytest_charllm.report.case import Case
 
 
+CLOCK = pytest.StashKey["LaunchClock"]()
+BENCHMARK = pytest.StashKey[Any]()
+
+
 class WithBenchmark:
     @pytest.fixture
-    def charllm_benchmark(self, benchmark: Any) -> Any:
-        """pytest-benchmark's fixture, among the test's own names, so that ``--benchmark-only`` selects it."""
-        return benchmark
+    def charllm_benchmark(self, request: pytest.FixtureRequest, benchmark: Any) -> None:
+        """Puts pytest-benchmark's fixture among the test's own names, so that ``--benchmark-only`` selects it."""
+        request.node.stash[BENCHMARK] = benchmark
 
 
 class WithoutBenchmark:
@@ -70,9 +74,6 @@ class LaunchClock:
         self._now_s = self._rounds_s.pop(0)
 
 
-CLOCK = pytest.StashKey[LaunchClock]()
-
-
 class BenchmarkInterop:
     """Registered beside the suite where pytest-benchmark is there."""
 
@@ -93,16 +94,15 @@ class BenchmarkInterop:
         """After the test passed, and only then: what failed must never become something to compare with."""
         result = yield
         measured = getattr(item, "funcargs", {}).get("measured")
-        if isinstance(measured, Measured) and CLOCK in item.stash:
-            benchmark = item.funcargs["benchmark"]  # type: ignore[attr-defined]
-            record(benchmark, item.stash[CLOCK], self._suite.case(item, measured.evidence))
+        if isinstance(measured, Measured) and BENCHMARK in item.stash:
+            record(item.stash[BENCHMARK], item.stash[CLOCK], self._suite.case(item, measured.evidence))
         return result
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        benchmark = getattr(item, "funcargs", {}).get("benchmark")
-        if CLOCK in item.stash and benchmark is not None:
+        if BENCHMARK in item.stash:
+            benchmark = item.stash[BENCHMARK]
             benchmark.has_error = benchmark.has_error or not report.passed
             # Where there is nothing to store it is right not to have used it, and no reason to warn.
             benchmark.skipped = benchmark.skipped or not item.stash[CLOCK].was_read

@@ -74,6 +74,10 @@ class SuiteHooks:
         self._sigterm.raise_if_arrived()
         return report
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self) -> None:
+        self._suite.progress.clear()
+
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """A call that met a harness failure is an error, just as in set-up: the stack under test did nothing wrong."""
         if getattr(report, "charllm_error", False) and report.when == "call":

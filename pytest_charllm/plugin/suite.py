@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -33,6 +34,7 @@ class Suite:
         self.machine = machine
         self.results: list[Result] = []
         self.campaign: Campaign | None = None
+        self.progress = ProgressLine(config)
         self._config = config
         self._waivers: tuple[Waiver, ...] = ()
 
@@ -42,8 +44,7 @@ class Suite:
 
         root = self._config.rootpath
         self._waivers = read_waivers([root / "known.toml", root / "suites" / "known.toml"])
-        progress = ProgressLine(self._config)
-        self.campaign = opening.open_campaign(self._config, self.options, self.machine, items, progress)
+        self.campaign = opening.open_campaign(self._config, self.options, self.machine, items, self.progress)
 
     def close(self, *, interrupted: bool) -> None:
         if self.campaign is not None:
@@ -66,11 +67,8 @@ class Suite:
 
     def evidence(self, item: pytest.Item, scenario: Scenario) -> Evidence:
         """The first round. Raises where our side failed or the measurement was disturbed."""
-        try:
+        with self._counted(item, scenario):
             evidence = self._running.evidence(scenario)
-        except CharllmError as error:
-            self.settle(item, scenario.key, Outcome.HARNESS, str(error))
-            raise
         settled = outcomes.of_evidence(evidence)
         if settled is not None and settled[0] in outcomes.ERRORS:
             self._conclude(item, evidence, *settled)
@@ -82,7 +80,8 @@ class Suite:
         if settled is not None:
             self._conclude(item, evidence, *settled)
             return
-        judgement = self._running.judge(evidence.scenario)
+        with self._counted(item, evidence.scenario):
+            judgement = self._running.judge(evidence.scenario)
         if evidence.failed is not None:  # a confirming launch: a crash is a crash whenever it comes
             self._conclude(item, evidence, *outcomes.of_failure(evidence.failed), judgement)
         else:
@@ -126,6 +125,15 @@ class Suite:
     def _running(self) -> Campaign:
         assert self.campaign is not None, "opened before the first test"
         return self.campaign
+
+    @contextmanager
+    def _counted(self, item: pytest.Item, scenario: Scenario) -> Iterator[None]:
+        """An error on our side has its row in the summary as well as its place among the errors."""
+        try:
+            yield
+        except CharllmError as error:
+            self.settle(item, scenario.key, Outcome.HARNESS, str(error))
+            raise
 
     def _conclude(
         self, item: pytest.Item, evidence: Evidence, outcome: Outcome, because: str, judgement: Judgement | None = None

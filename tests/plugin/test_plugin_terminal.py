@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
+from types import SimpleNamespace
 
+from pytest_charllm.campaign.settings import CampaignProgress
 from pytest_charllm.plugin.terminal import ProgressLine
+from pytest_charllm.records import Pass
 
 CHECK = """
 @scenarios("llama3-1b.mb1")
@@ -56,25 +58,44 @@ def test_infeasible_rows_are_counted_by_rule(inner):
     result.stdout.fnmatch_lines(["1 scenario: 1 PASS", "3 INFEASIBLE on this machine: 2 memory, 1 world"])
 
 
-def test_terminal_line_is_rewritten(inner, monkeypatch):
-    """On a terminal every report replaces the line before it, however narrow the window is."""
+class Screen:
+    """A reporter on a terminal that writes down what it was asked to show."""
+
+    isatty = True
+    verbosity = 0
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def rewrite(self, line: str, erase: bool = False) -> None:
+        self.shown.append(line)
+
+    def ensure_newline(self) -> None:
+        pass
+
+    flush = ensure_newline
+
+
+def progress_line(reporter: Screen | None) -> ProgressLine:
+    plugins = {"terminalreporter": reporter}
+    return ProgressLine(SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=plugins.get)))
+
+
+def test_terminal_line_is_rewritten_and_taken_away(monkeypatch):
+    """On a terminal each report replaces the one before, however narrow the window, and leaves before the result."""
     monkeypatch.setenv("COLUMNS", "40")
-    inner.suite(CHECK)
-    with (inner.pytester.path / "conftest.py").open("a") as file:
-        file.write(
-            "import pytest\n@pytest.hookimpl(trylast=True)\ndef pytest_configure(config):\n"
-            "    config.pluginmanager.get_plugin('terminalreporter').isatty = lambda: True\n"
-        )
-    text = inner.run().stdout.str()
-    assert "\rllama3-1b.mb1  timed launch 1 of 2  sta" in text
-    assert "\nllama3-1b.mb1  timed" not in text
+    screen = Screen()
+    line = progress_line(screen)
+    for tokens_per_s in (None, 1234.5):
+        line(CampaignProgress("llama3-1b.mb1", Pass.TIMED, 1, 2, "window", tokens_per_s))
+    assert screen.shown == ["llama3-1b.mb1  timed launch 1 of 2  win"] * 2, "both, since the speed changed"
+    line.clear()
+    line.clear()
+    assert screen.shown[2:] == ["", ""], "erased and back at its begin, once"
 
 
-def test_no_terminal_at_all(pytestconfig: pytest.Config):
+def test_no_terminal_at_all():
     """`-p no:terminal` has no reporter to write to."""
-
-    class Config:
-        class pluginmanager:  # noqa: N801  stands in for the attribute
-            get_plugin = staticmethod(lambda name: None)
-
-    ProgressLine(Config())(None)  # type: ignore[arg-type]
+    line = progress_line(None)
+    line(CampaignProgress("llama3-1b.mb1", Pass.TIMED, 1, 2, "window"))
+    line.clear()
