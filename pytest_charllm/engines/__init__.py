@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pytest_charllm.engines.progress import Progress
 from pytest_charllm.errors import BadInput
 from pytest_charllm.records import RankReport, RankRequest
+from pytest_charllm.scenario.capabilities import ENGINES
 
 Run = Callable[[RankRequest, Progress], RankReport]
 
@@ -17,4 +18,4 @@ def load(name: str) -> Run:
         from pytest_charllm.engines.native import run
 
         return run
-    raise BadInput(f"engine {name!r} is not known; known engines: native")
+    raise BadInput(f"engine {name!r} is not known; known engines: {', '.join(ENGINES)}")

@@ -34,6 +34,9 @@ def parallelize(
         block.recompute = scenario.options.recompute
     if scenario.options.compile:
         check_compiler(world.device)
+        # Else Dynamo cuts a block's graph where DDP's buckets end, which recompute does not survive. There is nothing
+        # to gain: between separately compiled blocks the reduction overlaps by itself.
+        torch._dynamo.config.optimize_ddp = False
         for block in blocks:
             # The method rather than the module, so that the hooks of FSDP stay outside of the compiled graph.
             block.forward = torch.compile(block.forward, fullgraph=True, dynamic=False)  # type: ignore[method-assign]
