@@ -28,6 +28,7 @@ class WithBenchmark:
     def charllm_benchmark(self, request: pytest.FixtureRequest, benchmark: Any) -> None:
         """Puts pytest-benchmark's fixture among the test's own names, so that ``--benchmark-only`` selects it."""
         request.node.stash[BENCHMARK] = benchmark
+        benchmark.skipped = True  # until a round was recorded: it warns when it was never used
 
 
 class WithoutBenchmark:
@@ -104,7 +105,6 @@ class BenchmarkInterop:
         if BENCHMARK in item.stash:
             benchmark = item.stash[BENCHMARK]
             benchmark.has_error = benchmark.has_error or not report.passed
-            # Where there is nothing to store it is right not to have used it, and no reason to warn.
             benchmark.skipped = benchmark.skipped or not item.stash[CLOCK].was_read
         return report
 

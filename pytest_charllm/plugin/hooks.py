@@ -92,9 +92,9 @@ class SuiteHooks:
         elif exitstatus == pytest.ExitCode.OK and self._ran:
             session.exitstatus = outcomes.exit_status(self._suite.results)
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
         if self._ran:
-            terminal.write_summary(terminalreporter, self._suite)
+            terminal.write_summary(terminalreporter, self._suite, exitstatus)
 
     def _settled_before(self, item: pytest.Item) -> None:
         """Count what was skipped by a mark of ours, so that nothing planned is missing from the summary."""

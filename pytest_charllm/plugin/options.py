@@ -76,7 +76,10 @@ def add_options(parser: pytest.Parser) -> None:
         "--charllm-baselines", metavar="DIR",
         help="Baselines under version control, only read. Default: <rootdir>/baselines.",
     )  # fmt: skip
-    group.addoption("--charllm-replay", metavar="DIR", help="Judge the recorded launches in DIR; launch nothing.")
+    group.addoption(
+        "--charllm-replay", metavar="DIR",
+        help="Judge the launches of an earlier run (its directory, or a folder laid out like its launches/).",
+    )  # fmt: skip
 
 
 def read_options(config: pytest.Config) -> Options:
@@ -95,7 +98,7 @@ def read_options(config: pytest.Config) -> Options:
         seed=_at_least("--charllm-seed", get("charllm_seed"), 0) or 0,
         root=here / get("charllm_dir") if get("charllm_dir") else config.rootpath / ".charllm",
         shipped=here / get("charllm_baselines") if get("charllm_baselines") else config.rootpath / "baselines",
-        replay=_directory("--charllm-replay", here / replay) if replay else None,
+        replay=_launches(here / replay) if replay else None,
         plan=get("charllm_plan"),
     )
 
@@ -107,19 +110,17 @@ def command_line(config: pytest.Config) -> str:
     return shlex.join(["pytest", *(os.fspath(argument) for argument in config.invocation_params.args)])
 
 
-def rerun_line(options: Options, nodeid: str) -> str:
-    """The command that runs just this test again, on the same terms."""
+def rerun_line(config: pytest.Config, nodeid: str) -> str:
+    """The command that runs just this test again, with our own options as they were typed."""
     import shlex
 
-    terms = {
-        "--gpu": ",".join(options.gpu) or None,
-        "--microbatch": ",".join(str(size) for size in options.microbatch or ()) or None,
-        "--charllm-tier": options.tier,
-        "--charllm-launches": options.launches,
-        "--charllm-replay": options.replay,
-    }
-    given = [f"{option}={value}" for option, value in terms.items() if value is not None]
-    return shlex.join(["pytest", nodeid, *given, *(f"--charllm-inject={text}" for text in fault_texts(options))])
+    typed = [os.fspath(argument) for argument in config.invocation_params.args]
+    ours = [
+        argument if "=" in argument else f"{argument}={value}"
+        for argument, value in zip(typed, [*typed[1:], ""], strict=True)
+        if argument.partition("=")[0] in ("--gpu", "--microbatch") or argument.startswith("--charllm-")
+    ]
+    return shlex.join(["pytest", nodeid, *ours])
 
 
 def fault_texts(options: Options) -> list[str]:
@@ -178,7 +179,9 @@ def _one_of(option: str, text: str | None, choices: tuple[str, ...]) -> str | No
     return text
 
 
-def _directory(option: str, path: Path) -> Path:
+def _launches(path: Path) -> Path:
+    """The folder of recorded launches: the path itself, or that of the run it is."""
     if not path.is_dir():
-        raise pytest.UsageError(f"{option}: {path} is not a directory")
-    return path
+        raise pytest.UsageError(f"--charllm-replay: {path} is not a directory")
+    inside = path / "launches"
+    return inside if inside.is_dir() else path

@@ -174,7 +174,7 @@ class Suite:
         return story(
             case,
             machine=self.machine,
-            rerun=rerun_line(self.options, item.nodeid),
+            rerun=rerun_line(self._config, item.nodeid),
             folder=evidence.directories.get(first.id) if first is not None else None,
             repro=evidence.repro,
         )

@@ -68,15 +68,19 @@ class ProgressLine:
 
 def header(suite: Suite) -> str:
     """Machine, tier and run, for the line below "collected N items"."""
+    from pytest_charllm.store.paths import shown
+
     parts = [describe(suite.machine)]
     if suite.campaign is not None:
         parts += [f"{suite.campaign.settings.tier.name} tier", f"run {suite.campaign.run.id}"]
     if suite.options.faults:
         parts.append(f"injected {' '.join(fault_texts(suite.options))}")
+    if suite.options.replay is not None:
+        parts.append(f"replayed from {shown(suite.options.replay)}")
     return f"charllm: {'; '.join(parts)}"
 
 
-def write_summary(reporter: pytest.TerminalReporter, suite: Suite) -> None:
+def write_summary(reporter: pytest.TerminalReporter, suite: Suite, exitstatus: int) -> None:
     """The table of scenarios, what asks for a hand, and where everything lies. Shown with ``-q`` too."""
     from pytest_charllm.report.table import summary
     from pytest_charllm.store.paths import shown
@@ -85,7 +89,7 @@ def write_summary(reporter: pytest.TerminalReporter, suite: Suite) -> None:
     table = summary(_cases(suite.results))
     if table:
         reporter.write_line(table)
-    for line in _notes(suite.results):
+    for line in _notes(suite.results, exitstatus):
         reporter.write_line(line)
     if suite.campaign is not None:
         reporter.write_line(f"run {suite.campaign.run.id}: {shown(suite.campaign.run.path)}")
@@ -97,18 +101,17 @@ def _cases(results: list[Result]) -> list[Case]:
     return list(latest.values())
 
 
-def _notes(results: list[Result]) -> list[str]:
+def _notes(results: list[Result], exitstatus: int) -> list[str]:
     notes = []
     rules = Counter(r.case.because.partition(":")[0] for r in results if r.outcome is Outcome.INFEASIBLE)
     if rules:
         counted = ", ".join(f"{count} {rule}" for rule, count in rules.most_common())
         notes.append(f"{rules.total()} INFEASIBLE on this machine: {counted}")
-    status = outcomes.exit_status(results)
-    if status == outcomes.EXIT_NOTHING_JUDGED:
-        notes.append(f"nothing was judged (exit code {outcomes.EXIT_NOTHING_JUDGED} where pytest itself says 0)")
-    elif status == outcomes.EXIT_UNDECIDED:
-        notes.append(
-            f"more than {100 * outcomes.UNDECIDED_LIMIT:.0f} % of what was judged is INVALID or INCONCLUSIVE "
-            f"(exit code {outcomes.EXIT_UNDECIDED} where pytest itself says 0)"
-        )
+    if exitstatus == pytest.ExitCode.OK:
+        ours = outcomes.exit_status(results)
+        if ours == outcomes.EXIT_NOTHING_JUDGED:
+            notes.append(f"exit code {ours}: nothing was judged")
+        elif ours == outcomes.EXIT_UNDECIDED:
+            share = f"{100 * outcomes.UNDECIDED_LIMIT:.0f} %"
+            notes.append(f"exit code {ours}: more than {share} of what was judged is INVALID or INCONCLUSIVE")
     return notes

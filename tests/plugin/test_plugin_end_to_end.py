@@ -14,6 +14,7 @@ CONFTEST = """
 from pytest_charllm.hardware import Device, Machine
 from pytest_charllm.records import (
     Failure, Launch, Phases, RankDevice, RankReport, Stack, Status, StepSeries, Warmup, WindowEdges,
+    to_pretty_json,
 )
 
 STATUS = Status("{status}")
@@ -35,10 +36,12 @@ class Launcher:
             ),)
         else:
             failure = Failure(kind="exception", summary="ValueError: bad weights", rank=0, log_tail="last words")
-        return Launch(
+        launch = Launch(
             id=request.id, scenario=request.scenario, pass_=request.pass_, window=request.window, status=STATUS,
             failure=failure, ranks=reports, started="2026-11-29T12:00:00Z",
         )
+        (request.directory / "launch.json").write_bytes(to_pretty_json(launch))
+        return launch
 
 def pytest_charllm_launcher(config, settings):
     return Launcher()
@@ -109,3 +112,19 @@ def test_corrupt_baseline_is_an_error_of_one_line(site):
     result = inner.run()
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["ERROR test_suite.py::test_it* - baselines/*llama3-1b.mb1.json: field schema is 9*"])
+
+
+def test_replay_of_an_earlier_run(site):
+    """The launches of last night, judged again by today's code, with nothing launched."""
+    inner = site("completed")
+    inner.run("--charllm-launches=1")
+    earlier = run_directory(inner)
+    replay = str(earlier.path)
+    with (inner.pytester.path / "conftest.py").open("a") as file:
+        file.write("\ndel pytest_charllm_launcher\n")
+    result = inner.run("--charllm-launches=1", f"--charllm-replay={replay}", "--charllm-dir=again")
+    result.stdout.fnmatch_lines(["charllm: *; replayed from .charllm/runs/*/launches", "NO_BASELINE llama3-1b.mb1*"])
+    again = RunDirectory.open(inner.pytester.path / "again", "latest")
+    assert again.info.replayed
+    assert again.judgement("llama3-1b.mb1") == earlier.judgement("llama3-1b.mb1")
+    assert len(again.measurements("llama3-1b.mb1")) == 1

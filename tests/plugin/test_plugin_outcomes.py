@@ -55,6 +55,15 @@ def test_regression_fails_with_the_story_and_no_traceback(inner):
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
+def test_rerun_line_keeps_our_options(inner):
+    """Without the injected fault or the baseline folder the line would run something else."""
+    inner.suite(CHECK)
+    inner.scripted(verdict=Verdict.REGRESSION)
+    inner.run("-v", "--charllm-inject", "slowdown=0.05", "--microbatch=1", "--charllm-seed=7").stdout.fnmatch_lines(
+        ["  pytest 'test_suite.py::test_it?*?' --charllm-inject=slowdown=0.05 --microbatch=1 --charllm-seed=7"]
+    )
+
+
 @pytest.mark.parametrize("status", [Status.CRASHED, Status.HUNG, Status.OUT_OF_MEMORY])
 def test_a_job_that_does_not_complete_fails(inner, status):
     """A crash of the training job is a finding about the stack, with the right rank's words."""
@@ -89,7 +98,7 @@ def test_no_baseline_is_skipped_when_recording(inner):
     inner.scripted(verdict=Verdict.NO_BASELINE)
     result = inner.run("--charllm-missing=record")
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED*test_suite.py:*: NO_BASELINE: because NO_BASELINE"])
+    result.stdout.fnmatch_lines(["exit code 11: nothing was judged", "SKIPPED*: NO_BASELINE: because NO_BASELINE"])
     assert inner.campaign.asked
     assert result.ret == outcomes.EXIT_NOTHING_JUDGED
 
@@ -171,7 +180,7 @@ def test_inconclusive_is_skipped_and_counted(inner):
     inner.scripted(verdict=Verdict.INCONCLUSIVE)
     result = inner.run()
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED*test_suite.py:*: INCONCLUSIVE: because INCONCLUSIVE"])
+    result.stdout.fnmatch_lines(["exit code 10: more than 20 %*", "SKIPPED*test_suite.py:*: INCONCLUSIVE: because*"])
     assert result.ret == outcomes.EXIT_UNDECIDED
 
 
@@ -277,7 +286,9 @@ def test_failing_test_keeps_pytests_exit_code(inner):
     inner.suite(CHECK + '\n@scenarios("llama3-1b.mb2")\ndef test_other(measured):\n    measured.check()\n')
     inner.scripted("llama3-1b.mb1", verdict=Verdict.REGRESSION)
     inner.scripted("llama3-1b.mb2", verdict=Verdict.INCONCLUSIVE)
-    assert inner.run().ret == pytest.ExitCode.TESTS_FAILED
+    result = inner.run()
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.no_fnmatch_line("exit code*")
 
 
 def test_sessions_without_our_items_are_left_alone(inner):
