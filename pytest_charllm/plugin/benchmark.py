@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_charllm.plugin.fixtures import Measured
-
 if TYPE_CHECKING:
     from pytest_charllm.plugin.suite import Suite
     from pytest_charllm.report.case import Case
@@ -94,9 +92,9 @@ class BenchmarkInterop:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """After the test passed, and only then: what failed must never become something to compare with."""
         result = yield
-        measured = getattr(item, "funcargs", {}).get("measured")
-        if isinstance(measured, Measured) and BENCHMARK in item.stash:
-            record(item.stash[BENCHMARK], item.stash[CLOCK], self._suite.case(item, measured.evidence))
+        case = self._suite.case(item)
+        if case is not None and BENCHMARK in item.stash:
+            record(item.stash[BENCHMARK], item.stash[CLOCK], case)
         return result
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -20,7 +20,7 @@ def pytest_charllm_machine(config: pytest.Config) -> Machine | None:
 
 @pytest.hookspec(firstresult=True)
 def pytest_charllm_launcher(config: pytest.Config, settings: Settings) -> Launcher | None:
-    """What starts the jobs, instead of a local torchrun (srun across nodes, say); like it, keeps each ``launch.json``."""
+    """What starts the jobs (srun across nodes, say) and keeps each ``launch.json``, instead of a local torchrun."""
 
 
 @pytest.hookspec(firstresult=True)

@@ -3,6 +3,7 @@
 | outcome | pytest |
 |---|---|
 | PASS, IMPROVED | passed |
+| MEASURED | the test compares the numbers by itself |
 | REGRESSION, CRASHED, HUNG, OUT_OF_MEMORY | failed |
 | NO_BASELINE | failed, or skipped where ``--charllm-missing`` says record or skip |
 | WAIVED | xfailed |
@@ -34,6 +35,7 @@ EXIT_NOTHING_JUDGED = 11
 class Outcome(StrEnum):
     PASS = "PASS"
     IMPROVED = "IMPROVED"
+    MEASURED = "MEASURED"
     WAIVED = "WAIVED"
     REGRESSION = "REGRESSION"
     CRASHED = "CRASHED"

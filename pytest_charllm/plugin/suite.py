@@ -27,16 +27,22 @@ if TYPE_CHECKING:
 
 
 class Suite:
-    """One session with items of ours. `results`: what each test learned about each scenario it asked for."""
+    """One session with items of ours."""
 
     def __init__(self, config: pytest.Config, options: Options, machine: Machine) -> None:
         self.options = options
         self.machine = machine
-        self.results: list[Result] = []
+        self._results: dict[tuple[str, str], Result] = {}
         self.campaign: Campaign | None = None
         self.progress = ProgressLine(config)
         self._config = config
         self._waivers: tuple[Waiver, ...] = ()
+        self._judged: set[str] = set()
+
+    @property
+    def results(self) -> list[Result]:
+        """What each test concluded about each scenario it asked for, in order."""
+        return list(self._results.values())
 
     def open(self, items: Sequence[pytest.Item]) -> None:
         """Start the campaign over these items. Raises `BadInput` where it cannot start."""
@@ -69,19 +75,20 @@ class Suite:
         """The first round. Raises where our side failed or the measurement was disturbed."""
         with self._counted(item, scenario):
             evidence = self._running.evidence(scenario)
-        settled = outcomes.of_evidence(evidence)
+        settled = self._settled(evidence)
         if settled is not None and settled[0] in outcomes.ERRORS:
             self._conclude(item, evidence, *settled)
         return evidence
 
     def check(self, item: pytest.Item, evidence: Evidence) -> None:
         """Judge, and raise or skip unless it passes."""
-        settled = outcomes.of_evidence(evidence)
+        settled = self._settled(evidence)
         if settled is not None:
             self._conclude(item, evidence, *settled)
             return
         with self._counted(item, evidence.scenario):
             judgement = self._running.judge(evidence.scenario)
+        self._judged.add(judgement.scenario_key)
         if evidence.failed is not None:  # a confirming launch: a crash is a crash whenever it comes
             self._conclude(item, evidence, *outcomes.of_failure(evidence.failed), judgement)
         else:
@@ -93,7 +100,7 @@ class Suite:
 
         if metric not in METRICS:
             raise BadInput(f"metric {metric!r} is not known; metrics: {', '.join(METRICS)}")
-        settled = outcomes.of_evidence(evidence)
+        settled = self._settled(evidence)
         value = evidence.median(metric)
         if settled is not None:
             self._conclude(item, evidence, *settled)
@@ -101,25 +108,24 @@ class Suite:
             because = f"{metric}: {_why_missing(evidence, metric)}"
             self._conclude(item, evidence, Outcome.INCONCLUSIVE, because)
             raise AssertionError("unreachable: INCONCLUSIVE skips")
+        self._conclude(item, evidence, Outcome.MEASURED, "its test compares it by itself")
         return value
 
-    def case(self, item: pytest.Item, evidence: Evidence) -> Case:
-        """What this test concluded about its scenario; where it only looked at values, what was measured."""
-        from pytest_charllm.report.case import Case
-
-        key = evidence.scenario.key
-        for result in reversed(self.results):
-            if result.nodeid == item.nodeid and result.case.key == key:
-                return result.case
-        return Case(
-            key=key, verdict="MEASURED", because="", measurements=evidence.measurements, launches=evidence.launches
-        )
+    def case(self, item: pytest.Item) -> Case | None:
+        """What this test concluded last."""
+        return next((result.case for result in reversed(self.results) if result.nodeid == item.nodeid), None)
 
     def settle(self, item: pytest.Item, key: str, outcome: Outcome, because: str) -> None:
         """Record an outcome that no launch stands behind."""
         from pytest_charllm.report.case import Case
 
         self._record(item, outcome, Case(key=key, verdict=outcome, because=because))
+
+    def _settled(self, evidence: Evidence) -> tuple[Outcome, str] | None:
+        """What needs no judge. A disturbance that came after the first round was the judge's to weigh."""
+        if evidence.failed is None and evidence.scenario.key in self._judged:
+            return None
+        return outcomes.of_evidence(evidence)
 
     @property
     def _running(self) -> Campaign:
@@ -182,7 +188,10 @@ class Suite:
     def _record(self, item: pytest.Item, outcome: Outcome, case: Case) -> None:
         from pytest_charllm.report.properties import properties
 
-        self.results.append(Result(item.nodeid, outcome, case))
+        place = (item.nodeid, case.key)
+        if outcome is Outcome.MEASURED and place in self._results:
+            return  # a value read beside a verdict, or a second value
+        self._results[place] = Result(item.nodeid, outcome, case)
         item.user_properties.append(("charllm", properties(case)))
 
 

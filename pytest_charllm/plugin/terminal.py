@@ -96,9 +96,14 @@ def write_summary(reporter: pytest.TerminalReporter, suite: Suite, exitstatus: i
 
 
 def _cases(results: list[Result]) -> list[Case]:
-    """One a scenario, in order of first mention; what a rule forbade is counted instead."""
-    latest = {result.case.key: result.case for result in results if result.outcome is not Outcome.INFEASIBLE}
-    return list(latest.values())
+    """One a scenario, judged if anybody did, in order of first mention; what a rule forbade is counted instead."""
+    cases: dict[str, Case] = {}
+    for result in results:
+        if result.outcome is Outcome.MEASURED:
+            cases.setdefault(result.case.key, result.case)
+        elif result.outcome is not Outcome.INFEASIBLE:
+            cases[result.case.key] = result.case
+    return list(cases.values())
 
 
 def _notes(results: list[Result], exitstatus: int) -> list[str]:

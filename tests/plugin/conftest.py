@@ -69,6 +69,7 @@ class Script:
     raises: CharllmError | None = None
     """By `evidence`."""
     crash_in_confirmation: bool = False
+    invalid_in_confirmation: bool = False
     steps_s: tuple[float, ...] = (0.1, 0.2)
     """Median step of each timed launch."""
     metrics: tuple[MetricVerdict, ...] = ()
@@ -100,6 +101,8 @@ class FakeCampaign:
         if script.crash_in_confirmation:
             evidence.failed = launch(scenario, 9, Status.CRASHED, 0.1)
             evidence.launches.append(evidence.failed)
+        if script.invalid_in_confirmation:
+            evidence.invalid = "another process came"
         return Judgement(
             scenario_key=scenario.key, verdict=script.verdict, because=f"because {script.verdict}",
             metrics=script.metrics, checks=script.checks, launches=len(script.steps_s),

@@ -89,6 +89,17 @@ def test_site_hooks_are_asked(inner, created):
     assert asked.settings.find_baseline(asked.settings.machine, "llama3-1b.mb1") == "ours of llama3-1b.mb1"
 
 
+def test_missing_skip_launches_what_is_on_record(inner, created):
+    """A site's own baselines count as on record, scenario by scenario."""
+    inner.suite(CHECK)
+    with (inner.pytester.path / "conftest.py").open("a") as file:
+        file.write(
+            "def pytest_charllm_baseline(config, machine, key):\n    return 'ours' if key.endswith('mb2') else None\n"
+        )
+    inner.run("--charllm-missing=skip").assert_outcomes(passed=1, skipped=1)
+    assert [item.scenario.key for item in created[0].planned] == ["llama3-1b.mb2"]
+
+
 def test_campaign_that_cannot_start_is_exit_4(inner, monkeypatch):
     """A run directory that cannot be written is said once, before the first test, not once a test."""
 

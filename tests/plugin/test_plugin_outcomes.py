@@ -83,6 +83,13 @@ def test_crash_of_a_confirming_launch_fails(inner):
     result.stdout.fnmatch_lines(["CRASHED llama3-1b.mb1*"])
 
 
+def test_disturbed_confirmation_is_the_judges_to_weigh(inner):
+    """Two tests of one scenario must tell the same: the second saw the disturbance in set-up and called it INVALID."""
+    inner.suite(CHECK + CHECK.replace("test_it", "test_too"))
+    inner.scripted(verdict=Verdict.INCONCLUSIVE, invalid_in_confirmation=True)
+    inner.run().assert_outcomes(skipped=2)
+
+
 def test_no_baseline_fails_by_default(inner):
     """A scenario nobody accepted yet must not be green every night."""
     inner.suite(CHECK)
@@ -241,12 +248,16 @@ def test_a_test_that_never_checks_fails(inner):
 
 
 def test_value_reads_a_metric(inner):
-    """Trend tests take numbers instead of verdicts."""
+    """Trend tests take numbers instead of verdicts; reading many counts once."""
     inner.suite(
         '@scenarios("llama3-1b.mb1")\n'
         "def test_it(measured):\n    assert measured.value('step_time') == pytest.approx(0.15)\n"
+        "    assert measured.value('throughput') > 0\n"
     )
-    inner.run().assert_outcomes(passed=1)
+    result = inner.run()
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["llama3-1b.mb1*MEASURED*"])
+    assert result.ret == 0, "a comparison by the test itself is a judgement too"
 
 
 def test_value_without_evidence_is_inconclusive(inner):

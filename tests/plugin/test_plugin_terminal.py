@@ -49,6 +49,13 @@ def test_a_scenario_has_one_row(inner):
     assert len([line for line in result.outlines if line.startswith("llama3-1b.mb1 ") and "PASS" in line]) == 1
 
 
+def test_judged_row_wins_over_a_measured_one(inner):
+    """A trend test that reads a value later must not hide the verdict."""
+    trend = CHECK.replace("test_it", "test_too").replace("check()", "value('step_time')")
+    inner.suite(CHECK + trend)
+    inner.run().stdout.fnmatch_lines(["1 scenario: 1 PASS"])
+
+
 def test_infeasible_rows_are_counted_by_rule(inner):
     """The paper's tables have many rows one machine cannot run; the table is for what was measured."""
     inner.suite('@scenarios("gpt3-175b.mb1", "gpt3-175b.mb2", "llama3-1b.tp2.mb1", "llama3-1b.mb1")\n'
