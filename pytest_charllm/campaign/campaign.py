@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-import msgspec
+from msgspec import structs
 
 from pytest_charllm.campaign.cooling import cool_down
 from pytest_charllm.campaign.lock import lock_devices
 from pytest_charllm.campaign.runner import Launcher, Runner
 from pytest_charllm.campaign.settings import Evidence, Planned, Settings
+from pytest_charllm.errors import BadRecord
 from pytest_charllm.judge.comparability import comparable_of
 from pytest_charllm.judge.policy import Policy
 from pytest_charllm.launch.launcher import TorchrunLauncher
@@ -72,7 +73,7 @@ class Campaign:
         key = scenario.key
         if key not in self._evidence:
             self._planned.setdefault(key, Planned(scenario))
-            self._first_round(self._neighbours(key))
+            self._first_round(key)
         return self._evidence[key]
 
     def judge(self, scenario: Scenario) -> Judgement:
@@ -96,43 +97,45 @@ class Campaign:
                 return found
         return self._store.find(self.settings.machine, key)
 
-    def _neighbours(self, key: str) -> list[Evidence]:
+    def _first_round(self, key: str) -> None:
+        """Launch this scenario and its next neighbours in turn, as often as each of them needs at first."""
         keys = list(self._planned)
         waiting = [other for other in keys[keys.index(key) :] if other not in self._evidence]
-        group = waiting[: self.settings.interleave]
-        for other in group:
-            self._evidence[other] = Evidence(self._planned[other], self.settings.machine)
-        return [self._evidence[other] for other in group]
-
-    def _first_round(self, group: list[Evidence]) -> None:
-        wanted = {evidence.scenario.key: self._first_launches(evidence) for evidence in group}
+        wanted: dict[str, int] = {}
+        for other in waiting[: self.settings.interleave]:
+            try:
+                wanted[other] = self._first_launches(self._planned[other])
+            except BadRecord:
+                if other == key:
+                    raise
+                # The neighbour's own test will say what is wrong with its baseline.
+        group = [Evidence(self._planned[other], self.settings.machine) for other in wanted]
+        self._evidence.update((evidence.scenario.key, evidence) for evidence in group)
         if self.settings.tier.diagnostic:
             for evidence in group:
                 evidence.diagnostic = self._runner(evidence, Pass.DIAGNOSTIC, of=1)
         for evidence in group:
             evidence.rounds.append([])
-        for turn in range(max(wanted.values(), default=0)):
+        for turn in range(max(wanted.values())):
             for evidence in group:
                 if turn < wanted[evidence.scenario.key]:
                     self._timed(evidence, of=wanted[evidence.scenario.key])
 
-    def _first_launches(self, evidence: Evidence) -> int:
-        tier, planned = self.settings.tier, evidence.planned
+    def _first_launches(self, planned: Planned) -> int:
+        tier = self.settings.tier
         if not planned.speed and self.settings.machine.is_cpu:
             return 0
         if self.settings.launches is not None:
             return self.settings.launches
         baseline = self.baseline(planned.scenario.key)
-        usable = baseline is not None and self._comparable(evidence, baseline) is None
-        return tier.launches if usable else tier.bootstrap_launches
+        return tier.launches if baseline is not None and self._is_usable(baseline) else tier.bootstrap_launches
 
-    def _comparable(self, evidence: Evidence, baseline: Baseline) -> str | None:
-        """What makes the baseline incomparable, as far as it can be told before anything was measured."""
-        here = comparable_of(self.settings.machine, self.settings.tier.window, evidence.measurements)
-        if not evidence.measurements:
-            # What the sensors mean is only known once they were read.
-            here = msgspec.structs.replace(here, semantics=baseline.comparable.semantics)
-        return baseline.comparable.difference(here)
+    def _is_usable(self, baseline: Baseline) -> bool:
+        """Whether it can be compared with, as far as that can be told before anything was measured."""
+        here = comparable_of(self.settings.machine, self.settings.tier.window)
+        # What the sensors mean is only known once they were read.
+        here = structs.replace(here, semantics=baseline.comparable.semantics)
+        return baseline.comparable.difference(here) is None
 
     def _timed(self, evidence: Evidence, of: int) -> None:
         if evidence.failed is not None or evidence.invalid is not None:

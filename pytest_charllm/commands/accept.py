@@ -61,21 +61,25 @@ def accept(
     because: str = "",
     only: str | None = None,
     label: str = "",
+    commit: str | None = None,
 ) -> list[Accepted | Refused]:
     """Put every timed scenario of the run on record that may be, and say of each other one why not.
 
     `only` is a pattern on keys (``gpt3*``) or a part of them. `because` is the reason that stays with the numbers; a
-    regression needs one. Raises `BadInput` when the run is still running, or holds nothing (that matches).
+    regression needs one. `commit` is for a run outside of a git checkout, which could not know its own. Raises
+    `BadInput` when the run is still running, holds nothing (that matches), or knows of another commit.
     """
     if run.status is RunStatus.RUNNING:
         raise BadInput(f"run {run.id} is still running; accept it when it has ended")
+    if commit and run.info.commit not in (None, commit):
+        raise BadInput(f"run {run.id} is of commit {run.info.commit}, not {commit}")
     keys = [key for key in run.scenario_keys() if _matches(key, only) and not _strict_only(run, key)]
     if not keys:
         raise BadInput(f"run {run.id} holds no timed scenario" + (f" that matches {only}" if only else ""))
     results: list[Accepted | Refused] = []
     for key in keys:
         try:
-            results.append(_accept_one(run, store, key, accepted_by, because, label))
+            results.append(_accept_one(run, store, key, accepted_by, because, label, run.info.commit or commit))
         except (_Refusal, CharllmError) as reason:
             results.append(Refused(key, str(reason)))
     return results
@@ -91,7 +95,13 @@ def _strict_only(run: RunDirectory, key: str) -> bool:
 
 
 def _accept_one(
-    run: RunDirectory, store: BaselineStore, key: str, accepted_by: str, because: str, label: str
+    run: RunDirectory,
+    store: BaselineStore,
+    key: str,
+    accepted_by: str,
+    because: str,
+    label: str,
+    commit: str | None,
 ) -> Accepted:
     machine = run.info.machine
     _refuse_run(run)
@@ -119,7 +129,7 @@ def _accept_one(
         because=f"{why}; {disagreement}" if disagreement else why,
         label=label or ("" if existing is not None else BOOTSTRAP),
         host=run.info.host,
-        commit=run.info.commit,
+        commit=commit,
         speed_on_record=not disagreement,
         samples=tuple(_sample(launch) for launch in launches),
     )

@@ -33,6 +33,7 @@ def run_accept(options: argparse.Namespace) -> int:
         because=options.because,
         only=options.only,
         label=options.label,
+        commit=options.commit,
     )
     accepted = [result for result in results if isinstance(result, Accepted)]
     rows = [

@@ -43,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--because", default="", metavar="TEXT", help="why; required to accept a regression")
     command.add_argument("--only", metavar="PATTERN", help="scenarios whose key matches (gpt3*) or contains this")
     command.add_argument("--label", default="", metavar="TEXT", help="default: bootstrap for the first of its kind")
+    command.add_argument("--commit", metavar="SHA", help="of a run that was made outside of a git checkout")
     command.set_defaults(command=baseline.run_accept)
     command = topic.add_parser("list", parents=[places], help="every baseline, one a line")
     command.add_argument("--variant", metavar="NAME", help="of this hardware only, e.g. h200-sxm")

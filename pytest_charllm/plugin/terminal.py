@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ProgressLine:
-    """What the campaign is doing: on a terminal one line that is rewritten, elsewhere a line a launch and phase."""
+    """What the campaign is doing: on a terminal one line that is rewritten, in a log a line a launch, as it measures."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._reporter = config.pluginmanager.get_plugin("terminalreporter")
@@ -32,12 +32,12 @@ class ProgressLine:
     def __call__(self, progress: CampaignProgress) -> None:
         if self._reporter is None or self._reporter.verbosity < 0:
             return
-        step = (progress.scenario_key, progress.pass_, progress.launch, progress.phase)
-        if self._reporter.isatty or step != self._last:
+        launch = (progress.scenario_key, progress.pass_, progress.launch)
+        if self._reporter.isatty or (progress.phase == "window" and launch != self._last):
             # Launches run inside a test's phases, where pytest has the terminal's own file descriptor captured.
             with self._uncaptured():
                 self._write(self._reporter, progress)
-        self._last = step
+            self._last = launch
 
     def clear(self) -> None:
         """Before pytest writes a result: take a rewritten line off the terminal again."""

@@ -68,6 +68,8 @@ def _notes(cases: Sequence[Case]) -> list[str]:
     faults = sorted({text for case in cases if (text := injected(case))})
     if faults:
         return [*notes, *(f"injected {text}: these launches can never become a baseline" for text in faults)]
+    if any(measurement.replayed or measurement.simulated for case in cases for measurement in case.measurements):
+        return [*notes, "replayed or simulated: these launches can never become a baseline"]
     improved = [case for case in cases if case.verdict == Verdict.IMPROVED]
     notes += [
         f"{verdict(case)}; put it on record: pytest-charllm baseline accept latest --only {case.key}"
