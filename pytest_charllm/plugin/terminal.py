@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ProgressLine:
-    """What the campaign is doing: on a terminal one line that is rewritten, in a log a line a launch, as it measures."""
+    """What the campaign is doing: on a terminal one line that is rewritten, in a log a line a launch."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._reporter = config.pluginmanager.get_plugin("terminalreporter")
