@@ -85,7 +85,7 @@ def report(rank: int = 0, world: int = 1, **changes: Any) -> RankReport:
 
 
 def cpu_report(rank: int = 0, world: int = 2, **changes: Any) -> RankReport:
-    """A clean rank on a CPU: steps cost 8 matmuls of CPU time and 2 decoders of wall time."""
+    """A clean rank on a CPU: steps cost 1.6 calibrations of CPU time and 2 decoders of wall time."""
     plain = {
         "device": RankDevice(kind="cpu", name="some CPU"),
         "steps": StepSeries(wall_s=(0.084,) * 16, cpu_s=(0.080,) * 16),

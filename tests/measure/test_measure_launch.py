@@ -77,7 +77,7 @@ def test_every_metric_has_a_value_or_a_reason(make: SimpleNamespace) -> None:
 def test_cpu_launch_has_its_gates(make: SimpleNamespace) -> None:
     """On a CPU the gates decide; energy of a window that holds calibration is no energy per token."""
     measurement = measure(make.launch(cpu=True), None, make.cpu_machine())
-    assert measurement.number("cost_cpu") == pytest.approx(8.0)
+    assert measurement.number("cost_cpu") == pytest.approx(1.6)
     assert measurement.number("cost_wall") == pytest.approx(2.0)
     assert measurement.number("busyness") == pytest.approx(1.05)
     assert measurement.device_uuids == ()
