@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from msgspec import structs
-
 from pytest_charllm.campaign.cooling import cool_down
 from pytest_charllm.campaign.lock import lock_devices
 from pytest_charllm.campaign.runner import Launcher, Runner
@@ -20,7 +18,7 @@ from pytest_charllm.judge.comparability import comparable_of
 from pytest_charllm.judge.policy import Policy
 from pytest_charllm.launch.launcher import TorchrunLauncher
 from pytest_charllm.launch.replay import ReplayLauncher
-from pytest_charllm.records import Baseline, Judgement, NeedMore, Pass, Verdict
+from pytest_charllm.records import Baseline, Judgement, Launch, NeedMore, Pass, Verdict
 from pytest_charllm.scenario import Scenario
 from pytest_charllm.store.baselines import BaselineStore
 from pytest_charllm.store.run import RunDirectory
@@ -38,7 +36,7 @@ class Campaign:
         self._planned = {item.scenario.key: item for item in _merge(planned)}
         self._evidence: dict[str, Evidence] = {}
         self._judgements: dict[str, Judgement] = {}
-        self._locks: ExitStack | None = None
+        self._locks = ExitStack()
 
     @classmethod
     def create(cls, settings: Settings, planned: Sequence[Planned], launcher: Launcher | None = None) -> Campaign:
@@ -48,25 +46,27 @@ class Campaign:
         """
         if launcher is None:
             launcher = TorchrunLauncher() if settings.replay is None else ReplayLauncher(settings.replay)
-        run = RunDirectory.create(
-            settings.root,
-            machine=settings.machine,
-            tier=settings.tier.name,
-            arguments=settings.arguments,
-            faults=settings.faults,
-            seed=settings.seed,
-            replayed=settings.replay is not None,
-        )
-        campaign = cls(settings, planned, launcher, run)
-        if settings.replay is None:
-            campaign._locks = lock_devices(settings.machine)
+        with ExitStack() as locks:
+            if settings.replay is None:
+                locks.enter_context(lock_devices(settings.machine))
+            # Only now: a campaign that is refused must not become the latest run.
+            run = RunDirectory.create(
+                settings.root,
+                machine=settings.machine,
+                tier=settings.tier.name,
+                arguments=settings.arguments,
+                faults=settings.faults,
+                seed=settings.seed,
+                replayed=settings.replay is not None,
+            )
+            campaign = cls(settings, planned, launcher, run)
+            campaign._locks = locks.pop_all()
         return campaign
 
     def close(self, *, interrupted: bool = False) -> None:
         """Mark the run as ended and let other campaigns have the devices."""
-        self.run.finish(interrupted=interrupted)
-        if self._locks is not None:
-            self._locks.close()
+        with self._locks:
+            self.run.finish(interrupted=interrupted)
 
     def evidence(self, scenario: Scenario) -> Evidence:
         """The first round of this scenario, launched together with its next neighbours in the plan if need be."""
@@ -122,20 +122,20 @@ class Campaign:
                     self._timed(evidence, of=wanted[evidence.scenario.key])
 
     def _first_launches(self, planned: Planned) -> int:
-        tier = self.settings.tier
+        tier, asked = self.settings.tier, self._asked_launches(planned)
+        if asked is not None:
+            return asked
+        baseline = self.baseline(planned.scenario.key)
+        # As far as that can be told before anything was measured: what the sensors mean is not known yet.
+        here = comparable_of(self.settings.machine, tier.window)
+        usable = baseline is not None and baseline.comparable.difference(here) is None
+        return tier.launches if usable else tier.bootstrap_launches
+
+    def _asked_launches(self, planned: Planned) -> int | None:
+        """Launches of the first round, whatever is on record; None: what the tier says."""
         if not planned.speed and self.settings.machine.is_cpu:
             return 0
-        if self.settings.launches is not None:
-            return self.settings.launches
-        baseline = self.baseline(planned.scenario.key)
-        return tier.launches if baseline is not None and self._is_usable(baseline) else tier.bootstrap_launches
-
-    def _is_usable(self, baseline: Baseline) -> bool:
-        """Whether it can be compared with, as far as that can be told before anything was measured."""
-        here = comparable_of(self.settings.machine, self.settings.tier.window)
-        # What the sensors mean is only known once they were read.
-        here = structs.replace(here, semantics=baseline.comparable.semantics)
-        return baseline.comparable.difference(here) is None
+        return self.settings.launches
 
     def _timed(self, evidence: Evidence, of: int) -> None:
         if evidence.failed is not None or evidence.invalid is not None:
@@ -152,27 +152,25 @@ class Campaign:
         while True:
             outcome = self._policy.decide(
                 evidence.scenario, baseline, comparable, evidence.rounds, evidence.diagnostic,
-                speed=evidence.planned.speed, first_launches=self.settings.launches,
+                speed=evidence.planned.speed, first_launches=self._asked_launches(evidence.planned),
             )  # fmt: skip
             if isinstance(outcome, Judgement):
-                if outcome.verdict is Verdict.REGRESSION and evidence.launches:
-                    self._runner.write_repro(evidence, evidence.launches[-1])
+                if outcome.verdict is Verdict.REGRESSION:
+                    self._runner.write_repro(evidence, _witness(evidence, outcome))
                 return outcome
             self._one_more_round(evidence, outcome)
             if evidence.failed is not None or evidence.invalid is not None:
                 return self._undecided(evidence, outcome)
 
     def _one_more_round(self, evidence: Evidence, need: NeedMore) -> None:
-        note = None
         if self.settings.replay is None:
-            source = self.settings.source or "nvml"
-            note = cool_down(need.cool_to_c, source)
+            still_warm = cool_down(need.cool_to_c, self.settings.telemetry_source)
+            if still_warm is not None:
+                self.run.note(f"{evidence.scenario.key}: confirmation without full cooling: {still_warm}")
         evidence.rounds.append([])
         first = len(evidence.measurements)
         for _ in range(need.launches):
             self._timed(evidence, of=first + need.launches)
-        if note is not None:
-            self.run.note(f"{evidence.scenario.key}: confirmation without full cooling: {note}")
 
     def _undecided(self, evidence: Evidence, need: NeedMore) -> Judgement:
         if evidence.failed is not None and evidence.failed.failure is not None:
@@ -185,6 +183,13 @@ class Campaign:
             because=f"{need.reason}; {why}",
             launches=len(evidence.measurements),
         )
+
+
+def _witness(evidence: Evidence, judgement: Judgement) -> Launch:
+    """The launch that shows a regression: the diagnostic one where a strict check is broken, else the last timed."""
+    broken = any(not check.ok for check in judgement.checks)
+    pass_ = Pass.DIAGNOSTIC if broken else Pass.TIMED
+    return next(launch for launch in reversed(evidence.launches) if launch.pass_ is pass_)
 
 
 def _merge(planned: Sequence[Planned]) -> list[Planned]:

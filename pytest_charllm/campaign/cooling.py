@@ -7,17 +7,15 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from pytest_charllm.judge.tolerances import START_BAND_C
 from pytest_charllm.telemetry.client import Sampler
 from pytest_charllm.telemetry.reader import read_trace
 
-BAND_C = 3.0
-"""A device counts as cooled within this of its recorded start: the band in which temperatures are comparable."""
-
 
 def cool_down(target_c: Mapping[str, float], source: str, limit_s: float = 180.0, poll_s: float = 1.0) -> str | None:
-    """Wait until every device in `target_c` (UUID -> degC) is at most `BAND_C` above its target.
+    """Wait until every device in `target_c` (UUID -> degC) is at most `START_BAND_C` above its target.
 
-    Returns None when they are, else one line saying how warm they still were after `limit_s`.
+    Returns None when they are, else one line saying what was still missing after `limit_s`.
     """
     if not target_c:
         return None
@@ -26,20 +24,23 @@ def cool_down(target_c: Mapping[str, float], source: str, limit_s: float = 180.0
         with Sampler(path, source, tuple(target_c)):
             deadline = time.monotonic() + limit_s
             while True:
-                warm = {
-                    uuid: temperature
-                    for uuid, temperature in _latest_core_temp_c(path).items()
-                    if temperature > target_c.get(uuid, temperature) + BAND_C
-                }
-                if not warm:
+                still = _still_warm(_latest_core_temp_c(path), target_c)
+                if still is None:
                     return None
                 if time.monotonic() >= deadline:
-                    worst = max(warm, key=lambda uuid: warm[uuid] - target_c[uuid])
-                    return (
-                        f"{worst} still at {warm[worst]:.0f} degC after {limit_s:.0f} s of cooling "
-                        f"(recorded start {target_c[worst]:.0f} degC)"
-                    )
+                    return f"{still} after {limit_s:g} s of cooling"
                 time.sleep(poll_s)
+
+
+def _still_warm(latest_c: Mapping[str, float], target_c: Mapping[str, float]) -> str | None:
+    """The device furthest above its target, in words. One without a reading is not known to be cool."""
+    for uuid in target_c:
+        if uuid not in latest_c:
+            return f"{uuid} gives no temperature"
+    worst = max(target_c, key=lambda uuid: latest_c[uuid] - target_c[uuid])
+    if latest_c[worst] <= target_c[worst] + START_BAND_C:
+        return None
+    return f"{worst} still at {latest_c[worst]:.0f} degC (recorded start {target_c[worst]:.0f} degC)"
 
 
 def _latest_core_temp_c(path: Path) -> dict[str, float]:

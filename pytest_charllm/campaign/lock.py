@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -19,19 +19,24 @@ def lock_devices(machine: Machine) -> ExitStack:
     measured in every window.
     """
     folder = Path(tempfile.gettempdir()) / "pytest-charllm-locks"
-    stack = ExitStack()
-    for device in machine.devices:
-        folder.mkdir(mode=0o1777, exist_ok=True)
-        lock = FileLock(folder / f"{device.uuid}.lock", mode=0o666)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            stack.close()
-            raise BadInput(
-                f"{device.uuid} is in use by another pytest-charllm run (lock {lock.lock_file}); wait for it to end"
-            ) from None
-        except OSError as error:
-            stack.close()
-            raise BadInput(f"cannot lock {device.uuid}: {error}; set TMPDIR to a writable folder") from None
-        stack.callback(lock.release)
-    return stack
+    with ExitStack() as locks:
+        for device in machine.devices:
+            try:
+                _make(folder)
+                lock = FileLock(folder / f"{device.uuid}.lock", mode=0o666)
+                lock.acquire(timeout=0)
+            except Timeout as held:
+                raise BadInput(
+                    f"{device.uuid} is in use by another pytest-charllm run (lock {held.lock_file}); wait for it to end"
+                ) from None
+            except OSError as error:
+                raise BadInput(f"cannot lock {device.uuid}: {error}; set TMPDIR to a writable folder") from None
+            locks.callback(lock.release)
+        return locks.pop_all()
+
+
+def _make(folder: Path) -> None:
+    """Whoever comes first makes it for all users: what the umask takes from `mkdir` would shut the others out."""
+    with suppress(FileExistsError):
+        folder.mkdir()
+        folder.chmod(0o1777)

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pytest_charllm.campaign.settings import CampaignProgress, Evidence, Settings
-from pytest_charllm.errors import BadRecord
+from pytest_charllm.errors import CharllmError
 from pytest_charllm.launch.repro import write_repro
 from pytest_charllm.launch.request import LaunchRequest, Progress
 from pytest_charllm.measure.measurement import measure
-from pytest_charllm.records import Launch, Measurement, Pass, Status, Trace, Validity
+from pytest_charllm.records import Launch, Measurement, Pass, Status, Validity
 from pytest_charllm.store.run import RunDirectory
 from pytest_charllm.telemetry.reader import read_trace
 
@@ -33,6 +33,20 @@ class Runner:
 
     def __call__(self, evidence: Evidence, pass_: Pass, of: int) -> Measurement | None:
         """Run the next launch of this pass. None where it gave nothing to measure; `evidence` then says why."""
+        try:
+            return self._launch(evidence, pass_, of)
+        except CharllmError as error:
+            # Kept with this scenario: the test that waits now may have asked for one of its neighbours.
+            evidence.invalid = str(error)
+            return None
+
+    def write_repro(self, evidence: Evidence, launch: Launch) -> None:
+        """Write the bundle that repeats this launch without pytest, once per scenario."""
+        if evidence.repro is None and not launch.replayed:
+            request = self._requests[launch.id]
+            evidence.repro = write_repro(launch, request, request.directory / "repro")
+
+    def _launch(self, evidence: Evidence, pass_: Pass, of: int) -> Measurement | None:
         request = self._request(evidence, pass_)
         disturbed = self._foreign_processes(request)
         if disturbed:
@@ -59,12 +73,6 @@ class Runner:
             return None
         return self._measure(evidence, launch, request)
 
-    def write_repro(self, evidence: Evidence, launch: Launch) -> None:
-        """Write the bundle that repeats this launch without pytest, once per scenario."""
-        if evidence.repro is None and not launch.replayed:
-            request = self._requests[launch.id]
-            evidence.repro = write_repro(launch, request, request.directory / "repro")
-
     def _request(self, evidence: Evidence, pass_: Pass) -> LaunchRequest:
         scenario, settings = evidence.scenario, self._settings
         key = (scenario.key, pass_)
@@ -83,7 +91,7 @@ class Runner:
             directory=self._run.launch_directory(scenario.key, pass_, number),
             # A confirmation compiles once more from cold, so that a slow compiler can be confirmed too.
             cache_dir=self._run.cache / f"round-{max(1, len(evidence.rounds))}",
-            source=settings.source or ("cpu" if settings.machine.is_cpu else "nvml"),
+            source=settings.telemetry_source,
         )
         self._requests[request.id] = request
         return request
@@ -100,14 +108,8 @@ class Runner:
         names = ", ".join(f"pid {process.pid} on {process.uuid}" for process in found)
         return f"another process is using the device: {names}; end it and run again"
 
-    def _measure(self, evidence: Evidence, launch: Launch, request: LaunchRequest) -> Measurement | None:
-        trace: Trace | None = None
-        if launch.telemetry is not None:
-            try:
-                trace = read_trace(request.directory / launch.telemetry)
-            except BadRecord as error:
-                evidence.invalid = str(error)
-                return None
+    def _measure(self, evidence: Evidence, launch: Launch, request: LaunchRequest) -> Measurement:
+        trace = read_trace(request.directory / launch.telemetry) if launch.telemetry is not None else None
         measurement = measure(launch, trace, self._settings.machine)
         self._run.save_measurement(measurement, launch.pass_)
         if measurement.validity is Validity.INVALID and evidence.invalid is None:

@@ -55,6 +55,10 @@ class Settings:
     find_baseline: Callable[[Machine, str], Baseline | None] | None = None
     """A site's own look-up, asked before the store."""
 
+    @property
+    def telemetry_source(self) -> str:
+        return self.source or ("cpu" if self.machine.is_cpu else "nvml")
+
 
 @dataclass
 class Evidence:
