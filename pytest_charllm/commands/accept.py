@@ -199,9 +199,7 @@ def _disagreement(launches: Sequence[Measurement]) -> str:
     if cov is None:
         return "not every launch has a Gate A value"
     if cov > AGREEMENT_COV:
-        return (
-            f"Gate A of the {len(launches)} launches scatters by {cov:.1%} (CoV), at most {AGREEMENT_COV:.1%} is good"
-        )
+        return f"Gate A of the {len(launches)} launches scatters by {cov:.2%} (CoV), more than {AGREEMENT_COV:.1%}"
     return ""
 
 

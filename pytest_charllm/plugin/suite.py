@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -192,7 +193,7 @@ class Suite:
         if outcome is Outcome.MEASURED and place in self._results:
             return  # a value read beside a verdict, or a second value
         self._results[place] = Result(item.nodeid, outcome, case)
-        item.user_properties.append(("charllm", properties(case)))
+        item.user_properties.append(("charllm", json.dumps(properties(case), allow_nan=False)))
 
 
 def _why_missing(evidence: Evidence, metric: str) -> str:

@@ -1,6 +1,6 @@
 """Memory need of a scenario per GPU: an estimate, to refuse what cannot fit.
 
-It is within 10 % of the one peak it was held against so far, the 1.1 B Llama under FSDP2 on an H200. It knows nothing
+It is within 10 % of the six peaks it was held against so far, all on one H200. It knows nothing
 of fragmentation, communication buffers and the CUDA context, and it assumes fused attention. Activations are counted
 in the manner of Korthikanti et al. (2022), for the tensors that our decoders keep.
 """

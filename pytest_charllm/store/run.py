@@ -6,7 +6,7 @@ launches/<key>/<pass>-<n>/                 one launch, written by its launcher: 
 measurements/<key>/<pass>/<launch id>.json
 comparable/<key>.json                      what its numbers may be compared with
 judgements/<key>.json
-cache/                                     compiler cache, so that every run compiles once, cold
+cache/round-<n>/                           compiler cache: the first launch of a round compiles cold
 ```
 """
 
@@ -122,7 +122,7 @@ class RunDirectory:
 
     @property
     def cache(self) -> Path:
-        """For the compilers. One a run, so that compile time means the same every night."""
+        """For the compilers, a folder a round. Never shared between runs: compile time means the same every night."""
         return self.path / "cache"
 
     @property

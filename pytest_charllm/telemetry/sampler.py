@@ -1,4 +1,4 @@
-"""The sampler process: one a node, started before any rank, reading each device in a thread of its own.
+"""The sampler process: one a node, sampling before any rank has work, reading each device in a thread of its own.
 
 ``python -m pytest_charllm.telemetry.sampler CONFIG.json`` writes JSON lines until its stdin closes, its parent ends, or
 it is told to stop by SIGTERM or SIGINT. It loads no training framework and changes no device's settings.
