@@ -58,7 +58,7 @@ def red(rows: Sequence[MetricVerdict], failed: Sequence[Check]) -> str:
     """Every reason for a regression in one line: failed checks first, then metrics, the worst first."""
     told = [f"{check.name}: expected {check.expected}, observed {check.observed}" for check in failed]
     regressed = [row for row in rows if row.verdict is Verdict.REGRESSION]
-    told += [f"{name(row.metric)} {line(row)}, {row.reason}" for row in sorted(regressed, key=_severity, reverse=True)]
+    told += [f"{name(row.metric)} {line(row)}, {row.reason}" for row in sorted(regressed, key=severity, reverse=True)]
     return "; ".join(told)
 
 
@@ -86,6 +86,11 @@ def line(row: MetricVerdict) -> str:
     return f"{moved(row.metric, row.change)} (tolerance {width(row.metric, row.tolerance)}{seen})"
 
 
+def severity(row: MetricVerdict) -> float:
+    """By how many tolerances it moved; what passed an absolute limit comes before all else."""
+    return abs(row.change) / row.tolerance if row.change is not None and row.tolerance else float("inf")
+
+
 def _row(outcome: Outcome, verdict: Verdict, told: str = "") -> MetricVerdict:
     return MetricVerdict(
         metric=outcome.metric,
@@ -98,8 +103,3 @@ def _row(outcome: Outcome, verdict: Verdict, told: str = "") -> MetricVerdict:
         gate=GATES.get(outcome.metric),
         reason="; ".join(part for part in (told, outcome.reason) if part),
     )
-
-
-def _severity(row: MetricVerdict) -> float:
-    """By how many tolerances it moved; what passed an absolute limit comes before all else."""
-    return abs(row.change) / row.tolerance if row.change is not None and row.tolerance else float("inf")

@@ -103,8 +103,7 @@ class SuiteHooks:
             key = self._without_baseline[item.nodeid]
             self._suite.settle(item, key, Outcome.NO_BASELINE, "none on record, not launched")
         elif found is not None and found.broken is not None:
-            because = f"{found.broken.rule}: {found.broken.detail}"
-            self._suite.settle(item, found.planned.scenario.key, Outcome.INFEASIBLE, because)
+            self._suite.settle(item, found.planned.scenario.key, Outcome.INFEASIBLE, str(found.broken))
 
 
 def _tell(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:

@@ -133,7 +133,7 @@ def choose(table: Mapping[str, T], machine: Machine) -> T | None:
 def _parameter(machine: Machine, key: str, item: CollectedScenario) -> Any:
     marks = [pytest.mark.charllm_item.with_args(item)]
     if item.broken is not None:
-        marks.append(pytest.mark.skip(reason=f"{item.broken.rule}: {item.broken.detail}"))
+        marks.append(pytest.mark.skip(reason=str(item.broken)))
     return pytest.param(key, id=f"{machine.variant}-{key}", marks=marks)
 
 

@@ -67,9 +67,8 @@ class Suite:
             scenario = parse_key(scenario)
         broken = infeasible(scenario, CATALOGUE[self.machine.variant], self.machine)
         if broken is not None:
-            because = f"{broken.rule}: {broken.detail}"
-            self.settle(item, scenario.key, Outcome.INFEASIBLE, because)
-            pytest.skip(because)
+            self.settle(item, scenario.key, Outcome.INFEASIBLE, str(broken))
+            pytest.skip(str(broken))
         return scenario
 
     def evidence(self, item: pytest.Item, scenario: Scenario) -> Evidence:

@@ -31,7 +31,7 @@ _NIGHTLY = WindowRule(
 )  # fmt: skip
 _SMOKE = structs.replace(_NIGHTLY, tier="smoke", min_steps=10, min_seconds=5.0)
 _CPU_WINDOW = WindowRule(
-    tier="smoke", min_steps=32, min_seconds=0.0, warmup_steps=3, warmup_seconds=0.0, warmup_max_steps=3,
+    tier="smoke", min_steps=24, min_seconds=0.0, warmup_steps=3, warmup_seconds=0.0, warmup_max_steps=3,
     steady_steps=1, steady_ratio=1.0,
 )  # fmt: skip
 

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_charllm.judge.verdicts import severity
 from pytest_charllm.records import Judgement, Launch, Measurement, MetricVerdict, Status, Verdict
 
 PRIMARY = ("throughput", "cost_cpu")
@@ -59,11 +60,6 @@ class Case:
         for verdict in (Verdict.REGRESSION, Verdict.IMPROVED):
             moved = [row for row in metrics if row.verdict is verdict]
             if moved:
-                return sorted(moved, key=_tolerances, reverse=True)
+                return sorted(moved, key=severity, reverse=True)
         held = [row for row in metrics if row.verdict is Verdict.PASS and row.change is not None]
         return [row for row in held if row.metric in PRIMARY]
-
-
-def _tolerances(row: MetricVerdict) -> float:
-    # What passed an absolute limit has no tolerance, and goes before everything else.
-    return abs(row.change) / row.tolerance if row.change is not None and row.tolerance else float("inf")
