@@ -39,8 +39,7 @@ def plan(machine: Machine, items: list[CollectedScenario]) -> str:
 
     unique = {item.planned.scenario.key: item for item in items}
     rows = [
-        (key, _memory(item), f"INFEASIBLE {item.broken}" if item.broken else "feasible")
-        for key, item in unique.items()
+        (key, _memory(item), f"INFEASIBLE {item.broken}" if item.broken else "feasible") for key, item in unique.items()
     ]
     feasible = sum(item.broken is None for item in unique.values())
     table = tabulate(rows, headers=("scenario", "memory per GPU", "plan"), disable_numparse=True) if rows else ""
