@@ -14,8 +14,8 @@ from fnmatch import fnmatchcase
 from pytest_charllm.commands.accept import Accepted, accept
 from pytest_charllm.errors import BadInput, BadRecord
 from pytest_charllm.records import METRICS, Baseline, BaselineStack, Comparable, Stack
-from pytest_charllm.report.layout import grid, pairs, section
 from pytest_charllm.report.numbers import value
+from pytest_charllm.report.text import grid, pairs, section
 from pytest_charllm.store.baselines import BaselineStore, Entry, read
 from pytest_charllm.store.paths import shown
 from pytest_charllm.store.run import RunDirectory

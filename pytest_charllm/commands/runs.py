@@ -9,9 +9,9 @@ from collections import Counter
 from pytest_charllm.errors import BadRecord
 from pytest_charllm.records import Launch, Pass, Status
 from pytest_charllm.report.case import Case
-from pytest_charllm.report.layout import grid, pairs
 from pytest_charllm.report.numbers import size
 from pytest_charllm.report.table import summary
+from pytest_charllm.report.text import grid, pairs
 from pytest_charllm.store.paths import shown
 from pytest_charllm.store.prune import prune, size_bytes
 from pytest_charllm.store.run import RunDirectory, run_ids

@@ -14,7 +14,7 @@ from pytest_charllm.errors import BadInput, CharllmError
 from pytest_charllm.plugin import opening, outcomes
 from pytest_charllm.plugin.options import rerun_line
 from pytest_charllm.plugin.outcomes import Outcome, Result
-from pytest_charllm.plugin.terminal import ProgressLine
+from pytest_charllm.plugin.progress import ProgressLine
 
 if TYPE_CHECKING:
     from pytest_charllm.campaign.campaign import Campaign

@@ -9,9 +9,9 @@ from pytest_charllm.hardware import Machine
 from pytest_charllm.judge.wording import moved, width
 from pytest_charllm.records import METRICS, Check, Finding, MetricVerdict, Validity, Verdict
 from pytest_charllm.report.case import PRIMARY, Case
-from pytest_charllm.report.layout import WIDTH, grid, pairs, section, verbatim
 from pytest_charllm.report.line import injected
 from pytest_charllm.report.numbers import value
+from pytest_charllm.report.text import WIDTH, grid, pairs, section, verbatim
 from pytest_charllm.store.paths import shown
 
 DETAIL_LINES = 60

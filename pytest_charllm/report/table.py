@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pytest_charllm.judge.agreement import AGREEMENT_LAUNCHES
 from pytest_charllm.records import Verdict
 from pytest_charllm.report.case import Case
-from pytest_charllm.report.layout import clipped, grid
 from pytest_charllm.report.line import injected, verdict, why
 from pytest_charllm.report.numbers import value
+from pytest_charllm.report.text import clipped, grid
 
 WHY_WIDTH = 76
 """Wrapped here, and cut after two lines: the story has the rest."""

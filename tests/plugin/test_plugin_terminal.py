@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from pytest_charllm.campaign.settings import CampaignProgress
-from pytest_charllm.plugin.terminal import ProgressLine
+from pytest_charllm.plugin.progress import ProgressLine
 from pytest_charllm.records import Pass
 
 CHECK = """

@@ -10,9 +10,9 @@ import msgspec
 from pytest_charllm.hardware import Machine
 from pytest_charllm.records import METRICS, Failure, Measurement, MetricVerdict, Stack, Validity, Value, Verdict
 from pytest_charllm.report.case import Case
-from pytest_charllm.report.layout import WIDTH
 from pytest_charllm.report.properties import properties
 from pytest_charllm.report.story import story
+from pytest_charllm.report.text import WIDTH
 
 RERUN = "pytest 'suites/test_llama.py::test_llama[x]'"
 
