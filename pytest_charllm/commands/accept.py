@@ -199,7 +199,8 @@ def _disagreement(launches: Sequence[Measurement]) -> str:
     if cov is None:
         return "not every launch has a Gate A value"
     if cov > AGREEMENT_COV:
-        return f"Gate A of the {len(launches)} launches scatters by {cov:.2%} (CoV), more than {AGREEMENT_COV:.1%}"
+        scatter = f"{100 * cov:.2f} % (CoV), more than {100 * AGREEMENT_COV:.1f} %"
+        return f"Gate A of the {len(launches)} launches scatters by {scatter}"
     return ""
 
 

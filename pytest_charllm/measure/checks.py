@@ -127,7 +127,7 @@ def _relative_gap(want: float | None, got: float | None) -> float:
 
 
 def _ratio(expected: int, observed: int | None) -> str:
-    return f", {observed / expected - 1:+.2%}" if expected and observed is not None else ""
+    return f", {100 * (observed / expected - 1):+.2f} %" if expected and observed is not None else ""
 
 
 def _number(value: float | None) -> str:

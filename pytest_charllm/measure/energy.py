@@ -30,7 +30,7 @@ def energy(window: DeviceWindow) -> tuple[Value, Finding | None]:
         reason = f"no {name} to check against: {other.reason}"
         return Value(value=used.value, unit=UNIT, coverage=used.coverage, source=used.source, reason=reason), None
     gap = abs(area.value - counter.value) / counter.value
-    both = f"counter {counter.value:.0f} J and integral {area.value:.0f} J are {gap:.0%} apart"
+    both = f"counter {counter.value:.0f} J and integral {area.value:.0f} J are {100 * gap:.0f} % apart"
     if gap > GAP_INVALID:
         return Value(value=None, unit=UNIT, coverage=counter.coverage, reason=both), None
     finding = Finding(kind="energy-disagrees", text=f"{window.uuid}: {both}") if gap > GAP_TAINTED else None

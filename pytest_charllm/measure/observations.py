@@ -54,7 +54,8 @@ def power_capped(windows: Sequence[DeviceWindow], mean_power_w: float | None) ->
     limit_w = statistics.fmean(limits_w)
     if mean_power_w < CAPPED_SHARE * limit_w:
         return []
-    text = f"mean power of {mean_power_w:.0f} W is {mean_power_w / limit_w:.0%} of the limit of {limit_w:.0f} W"
+    percent = 100 * mean_power_w / limit_w
+    text = f"mean power of {mean_power_w:.0f} W is {percent:.0f} % of the limit of {limit_w:.0f} W"
     return [Finding(kind="power-capped", text=text)]
 
 

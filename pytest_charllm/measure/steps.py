@@ -102,7 +102,8 @@ def _shape(steps_s: Sequence[float], drift_limit: float) -> list[Finding]:
     first, second = statistics.median(steps_s[:half]), statistics.median(steps_s[half:])
     drift = second / first - 1
     if abs(drift) > drift_limit:
-        findings.append(Finding(kind="drifting", text=f"median step of the second half {drift:+.1%} against the first"))
+        text = f"median step of the second half {100 * drift:+.1f} % against the first"
+        findings.append(Finding(kind="drifting", text=text))
     ratio = statistics.quantiles(steps_s, n=20, method="inclusive")[-1] / statistics.median(steps_s)
     if ratio > BIMODAL_RATIO:
         text = f"the slowest twentieth of the steps took {ratio:.2f} x the median or more"
@@ -121,7 +122,7 @@ def _slow_ranks(reports: Sequence[RankReport], is_cpu: bool) -> list[Finding]:
         Finding(
             kind="slow-rank",
             text=f"rank {report.rank} on {report.device.uuid or report.host}: median step {time_s:.4g} s, "
-            f"{time_s / middle - 1:+.1%} of the ranks' median",
+            f"{100 * (time_s / middle - 1):+.1f} % of the ranks' median",
         )
         for report, time_s in zip(reports, times_s, strict=True)
         if time_s - middle > max(SLOW_RANK_Z * sigma, SLOW_RANK_SHARE * middle)

@@ -53,7 +53,7 @@ class DeviceWindow:
             return Value(value=None, unit=unit, reason=f"{quantity} {reason}")
         covered = self.coverage(readings)
         if covered < COVERAGE_NEEDED:
-            reason = f"{quantity} seen in {covered:.0%} of the window, {COVERAGE_NEEDED:.0%} needed"
+            reason = f"{quantity} seen in {100 * covered:.0f} % of the window, {100 * COVERAGE_NEEDED:.0f} % needed"
             return Value(value=None, unit=unit, coverage=covered, reason=reason)
         return Value(value=reduce(readings), unit=unit, coverage=covered)
 

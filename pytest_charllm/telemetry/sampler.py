@@ -27,7 +27,7 @@ from pytest_charllm.errors import CharllmError, HarnessError
 from pytest_charllm.records.base import from_json
 from pytest_charllm.records.telemetry import DeviceLine, EndLine, EventLine, Line, Meta, SampleLine
 from pytest_charllm.telemetry.config import READY, SamplerConfig
-from pytest_charllm.telemetry.pace import Pace
+from pytest_charllm.telemetry.pace import BUSY_SHARE, Pace
 
 FLUSH_S = 1.0
 ANCHOR_S = 10.0
@@ -76,7 +76,8 @@ class DeviceReader(threading.Thread):
             self._inbox.put(sample)
             now_ns = time.monotonic_ns()
             if self._pace.too_slow(sample.latency_ns, now_ns):
-                self._event("slowed", f"passes take over 30 % of the period, which is now {self._pace.period_s:g} s")
+                busy = f"passes take over {100 * BUSY_SHARE:g} % of the period"
+                self._event("slowed", f"{busy}, which is now {self._pace.period_s:g} s")
             time.sleep(self._pace.wait_s(now_ns))
 
     def _event(self, kind: str, text: str) -> None:

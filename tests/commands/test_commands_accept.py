@@ -218,11 +218,11 @@ def test_cpu_speed_stays_off_record_where_launches_scatter(
     """A machine too noisy to agree with itself would only raise false alarms."""
     result = one(accept(cpu_run([7.2, 7.63, 8.0, 7.61, 7.65]), store, accepted_by="ada"))
     assert isinstance(result, Accepted)
-    assert result.note == ("speed is not on record: Gate A of the 5 launches scatters by 3.72% (CoV), more than 1.5%")
+    assert result.note == ("speed is not on record: Gate A of the 5 launches scatters by 3.72 % (CoV), more than 1.5 %")
     baseline = store.find(cpu, CPU_KEY)
     assert baseline is not None
     assert not baseline.reference.speed_on_record
-    assert "scatters by 3.7%" in baseline.reference.because
+    assert "scatters by 3.72 %" in baseline.reference.because
 
 
 def test_a_noisy_run_does_not_take_speed_off_the_record(

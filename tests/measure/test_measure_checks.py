@@ -101,7 +101,7 @@ def test_other_workload_is_named(make: SimpleNamespace, fp32: Scenario) -> None:
     """A model that lost a layer is faster, and no speed test would complain."""
     wrong = failing(diagnostic(make, fp32, parameters=1000, flops_per_step=hardware_flops_per_step(fp32) * 11 // 10))
     assert set(wrong) == {"parameters", "FLOPs"}
-    assert "on rank 1, +10.00%" in wrong["FLOPs"].detail
+    assert "on rank 1, +10.00 %" in wrong["FLOPs"].detail
     assert failing(diagnostic(make, fp32, flops_per_step=None))["FLOPs"].observed == "not reported"
 
 

@@ -176,7 +176,7 @@ def test_disagreeing_energy_taints(make: SimpleNamespace) -> None:
     signals = make.healthy() | {"power_instant_w": lambda t: 660.0}
     measurement = measure(make.launch(), make.trace(signals), make.machine())
     assert measurement.validity is Validity.TAINTED
-    assert "10% apart" in (measurement.reason or "")
+    assert "10 % apart" in (measurement.reason or "")
     assert kinds(measurement) == {"energy-disagrees"}
 
 
@@ -196,7 +196,7 @@ def test_what_is_worth_a_line(make: SimpleNamespace) -> None:
         "injected": "slowdown: requested 5.0 %, achieved 5.2 %",
         "hung-at-exit": "hung at exit: rank 0 still alive",
         "note": "rank 0: odd",
-        "power-capped": "mean power of 690 W is 99% of the limit of 700 W",
+        "power-capped": "mean power of 690 W is 99 % of the limit of 700 W",
         "telemetry-slowed": "GPU-0: now 0.2 s",
         "telemetry-cut-off": "the sampler did not end on its own terms, 1 torn",
     }

@@ -123,7 +123,7 @@ def test_slow_rank_is_named_with_its_device(make: SimpleNamespace) -> None:
     (finding,) = step_findings(reports, is_cpu=False)
     assert finding.kind == "slow-rank"
     assert "rank 7 on GPU-7" in finding.text
-    assert "+8.0%" in finding.text
+    assert "+8.0 %" in finding.text
 
 
 @settings(deadline=None)

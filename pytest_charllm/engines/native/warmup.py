@@ -23,10 +23,11 @@ def warmup_ended(rule: WindowRule, step_s: Sequence[float]) -> Warmup | None:
         last, before = median(step_s[-group:]), median(step_s[-2 * group : -group])
         change = abs(last / before - 1)
         if change < rule.steady_ratio:
-            return Warmup(steps=steps, steady=True, reason=f"last two groups of {group} differ by {change:.1%}")
+            return Warmup(steps=steps, steady=True, reason=f"last two groups of {group} differ by {100 * change:.1f} %")
     if steps < rule.warmup_max_steps:
         return None
-    return Warmup(steps=steps, steady=False, reason=f"not steady within {rule.steady_ratio:.1%} after {steps} steps")
+    reason = f"not steady within {100 * rule.steady_ratio:.1f} % after {steps} steps"
+    return Warmup(steps=steps, steady=False, reason=reason)
 
 
 def steady_step_s(rule: WindowRule, step_s: Sequence[float]) -> float:
