@@ -74,7 +74,7 @@ def run(scenario: str, number: int, steps: int, root: Path) -> Launch:
     )
     launch = TorchrunLauncher().run(request)
     if launch.status is not Status.COMPLETED:
-        sys.exit(f"{scenario}: {launch.failure.summary if launch.failure else launch.status}")
+        sys.exit(f"{scenario}: {launch.first_cause}")
     return launch
 
 

@@ -65,7 +65,7 @@ class Runner:
         evidence.launches.append(launch)
         evidence.directories[launch.id] = request.directory
         if launch.status is Status.HARNESS:
-            evidence.invalid = launch.failure.summary if launch.failure else "the harness failed"
+            evidence.invalid = launch.first_cause
             return None
         if launch.status is not Status.COMPLETED:
             evidence.failed = evidence.failed or launch

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_charllm.hardware import Machine
-from pytest_charllm.records import Baseline, Fault, Launch, Measurement, Pass, Tier
+from pytest_charllm.records import Baseline, Fault, Launch, Measurement, Pass, Tier, numbers_of
 from pytest_charllm.scenario import Scenario
 
 
@@ -89,6 +89,5 @@ class Evidence:
 
     def median(self, metric: str) -> float | None:
         """Median of one metric over the first round's launches, None where no launch has it."""
-        numbers = [m.number(metric) for m in (self.rounds[0] if self.rounds else [])]
-        known = [n for n in numbers if n is not None]
-        return statistics.median(known) if known else None
+        numbers = numbers_of(self.rounds[0], metric) if self.rounds else []
+        return statistics.median(numbers) if numbers else None

@@ -24,6 +24,8 @@ from pytest_charllm.records import (
     Validity,
     Verdict,
     tier,
+    timestamp,
+    why_missing,
 )
 from pytest_charllm.records.run import RunStatus
 from pytest_charllm.store.baselines import BaselineStore, read
@@ -124,7 +126,7 @@ def _accept_one(
     stack = BaselineStack(
         stack=launches[0].stack,
         run_id=run.id,
-        accepted=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        accepted=timestamp(datetime.now(UTC)),
         accepted_by=accepted_by,
         because=f"{why}; {disagreement}" if disagreement else why,
         label=label or ("" if existing is not None else BOOTSTRAP),
@@ -153,8 +155,7 @@ def _refuse_run(run: RunDirectory) -> None:
 def _failed(run: RunDirectory, key: str) -> Iterator[str]:
     for launch in run.launches(key):
         if launch.status in FAILED:
-            summary = launch.failure.summary if launch.failure else launch.id
-            yield f"{launch.status.name}: {summary}"
+            yield f"{launch.status.name}: {launch.first_cause}"
 
 
 def _refuse_judgement(judgement: Judgement, because: str) -> None:
@@ -187,9 +188,7 @@ def _usable(run: RunDirectory, key: str) -> list[Measurement]:
             raise _Refusal(f"the software changed between launches: {diff[0][0]} {diff[0][1]}, then {diff[0][2]}")
         for metric in wanted.required:
             if launch.number(metric) is None:
-                value = launch.values.get(metric)
-                reason = value.reason if value is not None and value.reason else "not measured"
-                raise _Refusal(f"{launch.launch_id} has no {metric}: {reason}")
+                raise _Refusal(f"{launch.launch_id} has no {metric}: {why_missing([launch], metric)}")
     return launches
 
 

@@ -86,7 +86,7 @@ def _case(run: RunDirectory, key: str) -> Case:
     if judgement is not None:
         verdict, because = str(judgement.verdict), judgement.because
     elif failed is not None:
-        verdict, because = failed.status.name, failed.failure.summary if failed.failure else failed.id
+        verdict, because = failed.status.name, failed.first_cause
     timed = [launch for launch in launches if launch.pass_ is Pass.TIMED]
     return Case(
         key=key, verdict=verdict, because=because, judgement=judgement, measurements=measurements, launches=timed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from pytest_charllm.records import Measurement
+from pytest_charllm.records import Measurement, numbers_of
 
 AGREEMENT_LAUNCHES = 5
 AGREEMENT_COV = 0.015
@@ -17,7 +17,7 @@ def agreement(measurements: Sequence[Measurement], metric: str) -> float | None:
 
     None with fewer than two launches, or where a launch has no value: what was not measured cannot agree.
     """
-    numbers = [number for number in (m.number(metric) for m in measurements) if number is not None]
+    numbers = numbers_of(measurements, metric)
     if len(numbers) < 2 or len(numbers) < len(measurements):
         return None
     return statistics.stdev(numbers) / abs(statistics.fmean(numbers))

@@ -11,7 +11,7 @@ from pytest_charllm.judge.noise import Band, band, would_have_seen
 from pytest_charllm.judge.reference import Reference, reference_of
 from pytest_charllm.judge.tolerances import BUSY, ENOUGH_SAMPLES, Tolerance
 from pytest_charllm.judge.wording import amount, moved, width
-from pytest_charllm.records import METRICS, BaselineSample, Better, Measurement, Metric
+from pytest_charllm.records import METRICS, BaselineSample, Better, Measurement, Metric, numbers_of, why_missing
 
 
 class Call(Enum):
@@ -40,7 +40,6 @@ class Outcome:
     tolerance: float | None = None
     would_have_seen: float | None = None
     reason: str = ""
-
     informational: bool = False
 
     @property
@@ -63,9 +62,12 @@ def judge_metric(
     A value that most launches lack counts as not measured. A change that even the noise of an unreliable record
     cannot explain is still called.
     """
-    numbers = [number for number in (launch.number(metric) for launch in launches) if number is not None]
-    if not numbers or (2 * len(numbers) <= len(launches) and not rule.any_launch):
-        return Outcome(metric, Call.NO_EVIDENCE, reason=_missing(metric, len(numbers), launches))
+    numbers = numbers_of(launches, metric)
+    if not numbers:
+        return Outcome(metric, Call.NO_EVIDENCE, reason=why_missing(launches, metric))
+    if 2 * len(numbers) <= len(launches) and not rule.any_launch:
+        reason = f"measured in {len(numbers)} of {len(launches)} launches"
+        return Outcome(metric, Call.NO_EVIDENCE, reason=reason)
     value = statistics.median(numbers)
     outcome = _against_record(
         metric, rule, value, reference_of(metric, rule, recorded, launches), len(numbers), confirm_launches
@@ -155,13 +157,3 @@ def _against_limit(outcome: Outcome, worst: float) -> Outcome:
     if outcome.call in (Call.NO_EVIDENCE, Call.UNJUDGED):
         return replace(outcome, call=Call.WITHIN, reason=f"within the limit; {outcome.reason}")
     return outcome
-
-
-def _missing(metric: str, measured: int, launches: Sequence[Measurement]) -> str:
-    if measured:
-        return f"measured in {measured} of {len(launches)} launches"
-    for launch in launches:
-        value = launch.values.get(metric)
-        if value is not None and value.reason:
-            return value.reason
-    return "not measured"

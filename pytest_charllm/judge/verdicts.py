@@ -10,7 +10,7 @@ import msgspec
 from pytest_charllm.judge.metric import Call, Outcome
 from pytest_charllm.judge.tolerances import GATES
 from pytest_charllm.judge.wording import amount, moved, name, width
-from pytest_charllm.records import Check, Measurement, MetricVerdict, Verdict
+from pytest_charllm.records import Check, Measurement, MetricVerdict, Verdict, numbers_of
 
 _VERDICTS = {
     Call.WITHIN: Verdict.PASS,
@@ -40,7 +40,7 @@ def listed(metrics: Collection[str], launches: Sequence[Measurement], reason: st
     """Medians of metrics that are not held against anything; those that no launch has are left out."""
     rows = []
     for metric in metrics:
-        numbers = [number for number in (launch.number(metric) for launch in launches) if number is not None]
+        numbers = numbers_of(launches, metric)
         if numbers:
             outcome = Outcome(metric, Call.UNJUDGED, statistics.median(numbers), reason=reason)
             rows.append(_row(outcome, Verdict.NOT_JUDGED))

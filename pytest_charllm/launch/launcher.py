@@ -15,7 +15,7 @@ from pytest_charllm.launch.job import Job
 from pytest_charllm.launch.names import LAUNCH, REQUEST, TELEMETRY
 from pytest_charllm.launch.request import LaunchRequest, Progress, rank_request
 from pytest_charllm.launch.stack import launch_stack
-from pytest_charllm.records import Failure, Launch, RankReport, RankRequest, Status, to_pretty_json
+from pytest_charllm.records import Failure, Launch, RankReport, RankRequest, Status, timestamp, to_pretty_json
 from pytest_charllm.store.atomic import write_atomically
 from pytest_charllm.telemetry.client import Sampler
 
@@ -54,7 +54,7 @@ class TorchrunLauncher:
             stack=launch_stack(reports, request.machine),
             faults=request.faults,
             seed=request.seed,
-            started=f"{started:%Y-%m-%dT%H:%M:%SZ}",
+            started=timestamp(started),
             wall_s=time.monotonic() - began_s,
             simulated=request.machine.simulated or request.source.startswith("simulated:"),
             notes=tuple(notes),

@@ -91,7 +91,7 @@ def of_evidence(evidence: Evidence) -> tuple[Outcome, str] | None:
 
 def of_failure(launch: Launch) -> tuple[Outcome, str]:
     """How a launch that did not complete ended, and its first cause in one line."""
-    return Outcome[launch.status.name], launch.failure.summary if launch.failure else launch.status.value
+    return Outcome[launch.status.name], launch.first_cause
 
 
 def exit_status(results: Sequence[Result]) -> int:

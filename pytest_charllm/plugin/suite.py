@@ -96,7 +96,7 @@ class Suite:
 
     def value(self, item: pytest.Item, evidence: Evidence, metric: str) -> float:
         """Median over the first round's launches; raises or skips where there is none."""
-        from pytest_charllm.records import METRICS
+        from pytest_charllm.records import METRICS, why_missing
 
         if metric not in METRICS:
             raise BadInput(f"metric {metric!r} is not known; metrics: {', '.join(METRICS)}")
@@ -105,7 +105,7 @@ class Suite:
         if settled is not None:
             self._conclude(item, evidence, *settled)
         if value is None:
-            because = f"{metric}: {_why_missing(evidence, metric)}"
+            because = f"{metric}: {why_missing(evidence.measurements, metric)}"
             self._conclude(item, evidence, Outcome.INCONCLUSIVE, because)
             raise AssertionError("unreachable: INCONCLUSIVE skips")
         self._conclude(item, evidence, Outcome.MEASURED, "its test compares it by itself")
@@ -193,11 +193,3 @@ class Suite:
             return  # a value read beside a verdict, or a second value
         self._results[place] = Result(item.nodeid, outcome, case)
         item.user_properties.append(("charllm", json.dumps(properties(case), allow_nan=False)))
-
-
-def _why_missing(evidence: Evidence, metric: str) -> str:
-    for measurement in evidence.measurements:
-        value = measurement.values.get(metric)
-        if value is not None and value.reason:
-            return value.reason
-    return "no launch measured it"

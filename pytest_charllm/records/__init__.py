@@ -1,6 +1,6 @@
 """Every struct that is stored or exchanged. No I/O."""
 
-from pytest_charllm.records.base import MEASURING, SCHEMA, Record, from_json, to_json, to_pretty_json
+from pytest_charllm.records.base import MEASURING, SCHEMA, Record, from_json, timestamp, to_json, to_pretty_json
 from pytest_charllm.records.baseline import Baseline, BaselineSample, BaselineStack, Comparable
 from pytest_charllm.records.judgement import Judgement, MetricVerdict, NeedMore, Verdict
 from pytest_charllm.records.launch import (
@@ -22,7 +22,7 @@ from pytest_charllm.records.launch import (
     WindowEdges,
     WindowRule,
 )  # fmt: skip
-from pytest_charllm.records.measurement import Check, Finding, Measurement, Validity, Value
+from pytest_charllm.records.measurement import Check, Finding, Measurement, Validity, Value, numbers_of, why_missing
 from pytest_charllm.records.metrics import METRICS, Better, Metric
 from pytest_charllm.records.stack import Stack
 from pytest_charllm.records.telemetry import DeviceLine, EndLine, EventLine, Line, Meta, SampleLine, Trace
@@ -34,5 +34,5 @@ __all__ = [
     "Finding", "Judgement", "Launch", "Line", "Measurement", "Meta", "Metric", "MetricVerdict", "NeedMore", "Pass",
     "Phases", "RankDevice", "RankReport", "RankRequest", "Record", "Reference", "SampleLine", "Stack", "Status",
     "StepSeries", "Tier", "Trace", "Validity", "Value", "Verdict", "Warmup", "WindowEdges", "WindowRule", "from_json",
-    "tier", "to_json", "to_pretty_json",
+    "numbers_of", "tier", "timestamp", "to_json", "to_pretty_json", "why_missing",
 ]  # fmt: skip

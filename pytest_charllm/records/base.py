@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,6 +25,11 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+
+def timestamp(moment: datetime) -> str:
+    """An instant as records keep it, for people and for sorting: UTC, ISO 8601, whole seconds."""
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def to_json(record: msgspec.Struct) -> bytes:

@@ -222,3 +222,8 @@ class Launch(Record, frozen=True, kw_only=True):
     replayed: bool = False
     simulated: bool = False
     notes: tuple[str, ...] = ()
+
+    @property
+    def first_cause(self) -> str:
+        """Why it did not complete, in one line; how it ended where nothing more is known."""
+        return self.failure.summary if self.failure is not None else str(self.status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 from pytest_charllm.records.base import MEASURING, SCHEMA, Record
@@ -76,3 +77,14 @@ class Measurement(Record, frozen=True, kw_only=True):
     def number(self, metric: str) -> float | None:
         value = self.values.get(metric)
         return None if value is None else value.value
+
+
+def numbers_of(launches: Iterable[Measurement], metric: str) -> list[float]:
+    """The values of one metric, of those launches that have one."""
+    return [number for launch in launches if (number := launch.number(metric)) is not None]
+
+
+def why_missing(launches: Iterable[Measurement], metric: str) -> str:
+    """The first reason that one of the launches gives, "not measured" where none gives any."""
+    reasons = (launch.values[metric].reason for launch in launches if metric in launch.values)
+    return next((reason for reason in reasons if reason), "not measured")

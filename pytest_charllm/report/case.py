@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_charllm.judge.verdicts import severity
-from pytest_charllm.records import Judgement, Launch, Measurement, MetricVerdict, Status, Verdict
+from pytest_charllm.records import Judgement, Launch, Measurement, MetricVerdict, Status, Verdict, numbers_of
 
 PRIMARY = ("throughput", "cost_cpu")
 """The metric that stands for a scenario when none moved: tokens per second, on a CPU Gate A."""
@@ -50,7 +50,7 @@ class Case:
         judged = self.metric(metric)
         if judged is not None and judged.value is not None:
             return judged.value
-        numbers = [n for n in (measurement.number(metric) for measurement in self.measurements) if n is not None]
+        numbers = numbers_of(self.measurements, metric)
         return statistics.median(numbers) if numbers else None
 
     @property

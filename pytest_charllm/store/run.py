@@ -38,6 +38,7 @@ from pytest_charllm.records import (
     Pass,
     Record,
     from_json,
+    timestamp,
     to_pretty_json,
 )
 from pytest_charllm.records.run import RunInfo, RunStatus
@@ -73,7 +74,7 @@ class RunDirectory:
         path = root.absolute() / "runs" / run_id
         info = RunInfo(
             id=run_id,
-            started=_iso(started),
+            started=timestamp(started),
             machine=machine,
             tier=tier,
             host=socket.gethostname(),
@@ -135,7 +136,7 @@ class RunDirectory:
     def finish(self, *, interrupted: bool = False) -> None:
         """Record how the run ended and give up its lock."""
         status = RunStatus.INTERRUPTED if interrupted else RunStatus.FINISHED
-        self._save_info(status=status, finished=_iso(datetime.now(UTC)))
+        self._save_info(status=status, finished=timestamp(datetime.now(UTC)))
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -219,10 +220,6 @@ def run_ids(root: Path) -> list[str]:
 def _latest(folder: Path) -> str | None:
     pointer = folder / "latest"
     return pointer.read_text().strip() if pointer.exists() else None
-
-
-def _iso(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _keep_out_of_git(root: Path) -> None:
