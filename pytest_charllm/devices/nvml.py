@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_charllm.devices import nvml_fields as table
-from pytest_charllm.devices.nvml_calls import NvmlError, call, load_nvml, optional, read_fields, text
+from pytest_charllm.devices.nvml_calls import NvmlError, call, optional, read_fields, text
 from pytest_charllm.devices.nvml_fields import Call, Field
 from pytest_charllm.devices.pci import sysfs_address
 from pytest_charllm.devices.plausible import Plausible
 from pytest_charllm.devices.source import DeviceLostError
 from pytest_charllm.errors import DeviceError
 from pytest_charllm.records.telemetry import DeviceLine, SampleLine
-
-__all__ = ["NvmlSource", "load_nvml"]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Child processes that cannot outlive or outwait us: for libraries that may hang in the driver."""
+"""Child processes that cannot outlive or outwait us. Standard library only: children import it before all else."""
 
 from __future__ import annotations
 
@@ -49,10 +49,19 @@ def _abandon(child: subprocess.Popen[bytes]) -> None:
         child.wait(timeout=_REAP_S)
 
 
-def die_with_parent(signal_number: signal.Signals) -> None:
-    """Have the kernel send us this signal when the thread that started us ends. Elsewhere than on Linux: nothing."""
+def die_with_parent(signum: signal.Signals, parent_pid: str | None = None) -> None:
+    """Have the kernel send us this signal when the *thread* that started us ends, so that thread has to wait for us.
+
+    `parent_pid` is who started us, as the environment told: we exit at once when it is gone already, since the kernel
+    tells only of deaths to come. None: not known, not checked. Elsewhere than on Linux only the check is made.
+    """
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal_number)
+        # Through libc, because Python has no prctl. Fails only for an unknown signal number.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0)
+    if parent_pid is not None and os.getppid() != int(parent_pid):
+        sys.stderr.write(f"parent {parent_pid} is gone, nothing left to do\n")
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def claim_stdout() -> int:

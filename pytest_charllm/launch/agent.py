@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pytest_charllm.devices.process import die_with_parent
 from pytest_charllm.launch.names import AGENT_PID, AGENT_REPORT, LAUNCHER_PID, REQUEST_PATH
-from pytest_charllm.launch.parent import die_with_parent
 
 TORCHRUN = ("-m", "torch.distributed.run")
 

@@ -15,8 +15,8 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
+from pytest_charllm.devices.process import die_with_parent
 from pytest_charllm.launch.names import AGENT_PID, REQUEST_PATH, error_file, progress_file, report_file
-from pytest_charllm.launch.parent import die_with_parent
 
 _TRACEBACK_CHARACTERS = 20_000
 

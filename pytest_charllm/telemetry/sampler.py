@@ -21,8 +21,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from pytest_charllm.devices.open import open_source
 from pytest_charllm.devices.process import claim_stdout, die_with_parent
-from pytest_charllm.devices.source import DeviceLostError, TelemetrySource, open_source
+from pytest_charllm.devices.source import DeviceLostError, TelemetrySource
 from pytest_charllm.errors import CharllmError, HarnessError
 from pytest_charllm.records.base import from_json
 from pytest_charllm.records.telemetry import DeviceLine, EndLine, EventLine, Line, Meta, SampleLine

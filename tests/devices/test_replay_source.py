@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pytest_charllm.devices.open import open_source
 from pytest_charllm.devices.replay import ReplaySource
-from pytest_charllm.devices.source import open_source
 from pytest_charllm.errors import BadInput, BadRecord, DeviceError
 from pytest_charllm.records.telemetry import DeviceLine, Meta, SampleLine
 
