@@ -196,7 +196,6 @@ def _merge(planned: Sequence[Planned]) -> list[Planned]:
     """One entry a key, in order of first mention; judged for speed when any test asks for it."""
     merged: dict[str, Planned] = {}
     for item in planned:
-        before = merged.get(item.scenario.key)
-        if before is None or (item.speed and not before.speed):
+        if item.speed or item.scenario.key not in merged:
             merged[item.scenario.key] = item
     return list(merged.values())

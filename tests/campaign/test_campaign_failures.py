@@ -40,6 +40,15 @@ def test_a_failed_launch_leaves_one_bundle(lab, make):
     assert (request.scenario.key, request.seed) == (A, 7)
 
 
+def test_the_first_failure_keeps_its_bundle(lab, make):
+    """Judged all the same, a check is broken as well: the ticket is about what ended the scenario."""
+    lab.launcher.endings |= {"*.diagnostic-1": make.Ending(flops=False), "*.timed-1": make.Ending(Status.CRASHED)}
+    campaign = lab.open(TINY, machine=make.CPU)
+    evidence = campaign.evidence(parse_key(TINY))
+    assert campaign.judge(parse_key(TINY)).verdict is Verdict.REGRESSION
+    assert [*campaign.run.path.rglob("repro.sh")] == [evidence.directories[f"{TINY}.timed-1"] / "repro" / "repro.sh"]
+
+
 def test_a_failed_diagnostic_pass_ends_its_scenario(lab, make):
     """What does not even run to be checked is not timed."""
     lab.launcher.endings[f"{TINY}.diagnostic-1"] = make.Ending(Status.CRASHED)

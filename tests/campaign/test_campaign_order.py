@@ -158,3 +158,12 @@ def test_progress_tells_launch_i_of_n(lab, make):
         ("diagnostic", 1, 1), ("timed", 1, 2), ("timed", 2, 2),
     ]  # fmt: skip
     assert (told[0].scenario_key, told[0].phase, told[0].tokens_per_s) == (TINY, "window", 1000.0)
+
+
+def test_progress_counts_on_in_the_confirmation(lab, make):
+    """Launch 2 of 3, not 2 of 2 and then 3 of 2."""
+    lab.put_on_record(A)
+    lab.launcher.endings["*"] = make.Ending(slowdown=0.10)
+    told: list[CampaignProgress] = []
+    lab.open(A, on_progress=told.append).judge(parse_key(A))
+    assert [(line.launch, line.of) for line in told] == [(1, 1), (2, 3), (3, 3)]
