@@ -78,7 +78,7 @@ def run_show(options: argparse.Namespace) -> int:
         if fnmatchcase(entry.key, options.key) and options.variant in (None, entry.variant)
     ]  # fmt: skip
     if not found:
-        known = sorted({entry.key for entry in entries})
+        known = sorted({entry.key for entry in entries if options.variant in (None, entry.variant)})
         near = difflib.get_close_matches(options.key, known, n=3)
         raise BadInput(
             f"no baseline {options.key}" + (f" for {options.variant}" if options.variant else "")

@@ -51,8 +51,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     try:
         parametrize(metafunc, machine, state.options.microbatch)
+        return
     except BadInput as error:
-        pytest.fail(f"{metafunc.function.__name__}: {error}", pytrace=False)
+        why = str(error)
+    # Outside of the handler, else pytest shows the same line twice.
+    pytest.fail(f"{metafunc.function.__name__}: {why}", pytrace=False)
 
 
 @pytest.hookimpl(tryfirst=True)

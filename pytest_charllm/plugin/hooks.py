@@ -36,15 +36,14 @@ class SuiteHooks:
         ours = [item for item in session.items if is_ours(item)]
         if not ours or (session.testsfailed and not session.config.option.continue_on_collection_errors):
             return
-        self._ran = True
         suite = self._suite
         self._without_baseline = opening.skip_without_baseline(session.config, suite.options, suite.machine, ours)
-        if all(item.get_closest_marker("skip") for item in ours):
-            return
-        try:
-            suite.open(ours)
-        except BadInput as error:
-            raise pytest.UsageError(str(error)) from None
+        if not all(item.get_closest_marker("skip") for item in ours):
+            try:
+                suite.open(ours)
+            except BadInput as error:
+                raise pytest.UsageError(str(error)) from None
+        self._ran = True
 
     def pytest_report_collectionfinish(self) -> str:
         return terminal.header(self._suite)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_charllm.errors import BadRecord
+from pytest_charllm.errors import BadInput, BadRecord
 from pytest_charllm.plugin.options import Options, command_line
 from pytest_charllm.plugin.parametrize import collected
 
@@ -29,7 +29,10 @@ def open_campaign(
     from pytest_charllm.campaign.campaign import Campaign
 
     settings = _settings(config, options, machine, on_progress)
-    planned = [item.planned for item in map(collected, _to_run(items)) if item is not None]
+    to_run = [collected(item) for item in _to_run(items)]
+    planned = [found.planned for found in to_run if found is not None]
+    # A test of one's own chooses when it runs: up to the whole machine.
+    _refuse_absent_ranks(options, machine.world if None in to_run else max(p.scenario.layout.world for p in planned))
     launcher = config.hook.pytest_charllm_launcher(config=config, settings=settings)
     return Campaign.create(settings, planned, launcher)
 
@@ -74,6 +77,16 @@ def _settings(
         on_progress=on_progress,
         find_baseline=find_baseline,
     )
+
+
+def _refuse_absent_ranks(options: Options, ranks: int) -> None:
+    """A fault on a rank that no launch has would never happen, and the drill would pass for the wrong reason."""
+    from pytest_charllm.records.faults import format_fault
+
+    for fault in options.faults:
+        if fault.rank is not None and fault.rank >= ranks:
+            told = f"{format_fault(fault)}: no launch of this run has that rank"
+            raise BadInput(f"--charllm-inject: {told}; they are 0 to {ranks - 1}")
 
 
 def _to_run(items: Sequence[pytest.Item]) -> list[pytest.Item]:

@@ -86,7 +86,7 @@ def read_options(config: pytest.Config) -> Options:
     """Raises `pytest.UsageError` with one line naming the option."""
     get = config.getoption
     here = config.invocation_params.dir
-    replay = get("charllm_replay")
+    replay = _folder("--charllm-replay", get("charllm_replay"), here)
     return Options(
         gpu=_gpus(get("charllm_gpu")),
         microbatch=_microbatches(get("charllm_microbatch")),
@@ -96,9 +96,9 @@ def read_options(config: pytest.Config) -> Options:
         missing=_one_of("--charllm-missing", get("charllm_missing"), MISSING) or "fail",
         faults=_faults(get("charllm_inject")),
         seed=_at_least("--charllm-seed", get("charllm_seed"), 0) or 0,
-        root=here / get("charllm_dir") if get("charllm_dir") else config.rootpath / ".charllm",
-        shipped=here / get("charllm_baselines") if get("charllm_baselines") else config.rootpath / "baselines",
-        replay=_launches(here / replay) if replay else None,
+        root=_folder("--charllm-dir", get("charllm_dir"), here) or config.rootpath / ".charllm",
+        shipped=_folder("--charllm-baselines", get("charllm_baselines"), here) or config.rootpath / "baselines",
+        replay=_launches(replay) if replay is not None else None,
         plan=get("charllm_plan"),
     )
 
@@ -138,6 +138,8 @@ def _split(texts: Iterable[str]) -> list[str]:
 
 def _gpus(texts: list[str]) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(_split(texts)))
+    if texts and not names:  # an unset variable of a CI job must not turn its guard off
+        raise pytest.UsageError("--gpu: no name given; write --gpu=h200, or --gpu=auto for what is here")
     return () if "auto" in names else names
 
 
@@ -159,6 +161,12 @@ def _faults(texts: list[str]) -> tuple[Fault, ...]:
         return tuple(parse_fault(text) for text in texts)
     except BadInput as error:
         raise pytest.UsageError(f"--charllm-inject: {error}") from None
+
+
+def _folder(option: str, text: str | None, here: Path) -> Path | None:
+    if text is not None and not text.strip():
+        raise pytest.UsageError(f"{option}: no folder given; name one, or leave the option out")
+    return here / text if text is not None else None
 
 
 def _at_least(option: str, text: str | None, least: int) -> int | None:

@@ -46,6 +46,14 @@ class Rows:
     seq: int | None = None
     layers: int | Mapping[str, int] | None = None
 
+    def __post_init__(self) -> None:
+        """Here a `TypeError` points at the line of the suite; later it would come from somewhere inside."""
+        if not isinstance(self.layouts, Mapping) or not all(isinstance(text, str) for text in self.layouts.values()):
+            raise TypeError(f'Rows({self.model!r}): layouts is a dict such as {{"h200:1x8": "dp8 dp8+fsdp"}}')
+        sizes = _tuple(self.microbatch)
+        if not sizes or not all(isinstance(size, int) for size in sizes):
+            raise TypeError(f"Rows({self.model!r}): microbatch is a whole number or a tuple of them")
+
 
 @dataclass(frozen=True)
 class CollectedScenario:
@@ -68,6 +76,8 @@ def scenarios(
     """
     if not rows:
         raise TypeError("scenarios() needs at least one row: Rows(...), a Scenario, or a key")
+    for row in rows:
+        _check_row(row)
     machines = (on,) if isinstance(on, str) else on
     return pytest.mark.charllm.with_args(*rows, on=machines, speed=speed, options=options)
 
@@ -128,6 +138,13 @@ def choose(table: Mapping[str, T], machine: Machine) -> T | None:
         names.append("*")
     entries = (table.get(f"{name}:{machine.shape}") for name in names)
     return next((entry for entry in entries if entry is not None), None)
+
+
+def _check_row(row: Any) -> None:
+    from pytest_charllm.scenario import Scenario
+
+    if not isinstance(row, Rows | Scenario | str):
+        raise TypeError(f"a row is Rows(...), a Scenario, or a key such as 'llama3-1b.mb2', not {row!r}")
 
 
 def _parameter(machine: Machine, key: str, item: CollectedScenario) -> Any:

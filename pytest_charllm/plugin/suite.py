@@ -60,11 +60,14 @@ class Suite:
     def feasible(self, item: pytest.Item, scenario: Scenario | str) -> Scenario:
         """The scenario, or its key read. Skips where a rule forbids it on this machine."""
         from pytest_charllm.hardware.catalogue import CATALOGUE
+        from pytest_charllm.scenario import Scenario
         from pytest_charllm.scenario.feasibility import infeasible
         from pytest_charllm.scenario.key import parse_key
 
         if isinstance(scenario, str):
             scenario = parse_key(scenario)
+        elif not isinstance(scenario, Scenario):
+            raise BadInput(f"a test measures a Scenario or a key such as 'llama3-1b.mb2', not {scenario!r}")
         broken = infeasible(scenario, CATALOGUE[self.machine.variant], self.machine)
         if broken is not None:
             self.settle(item, scenario.key, Outcome.INFEASIBLE, str(broken))

@@ -49,7 +49,7 @@ def from_json(data: bytes, kind: type[T], where: str | Path) -> T:
     """
     try:
         head = msgspec.json.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise BadRecord(f"{where}: not valid JSON ({error}); restore it from git or delete it") from None
     if isinstance(head, dict) and "schema" in kind.__struct_fields__ and head.get("schema") != SCHEMA:
         found = head.get("schema", "none")

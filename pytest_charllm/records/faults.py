@@ -18,6 +18,9 @@ FAULTS: dict[str, str] = {
 }
 """Name -> one line for the help text."""
 
+SLOWDOWN = "slowdown"
+"""The one fault whose value is a share; that of every other is a step of the window."""
+
 _PATTERN = re.compile(r"(?P<name>[a-z-]+)(=(?P<value>[^,=]+))?(,rank=(?P<rank>[0-9]+))?")
 _LARGEST_SLOWDOWN = 10.0
 
@@ -34,7 +37,7 @@ def parse_fault(text: str) -> Fault:
     if name not in FAULTS:
         raise BadInput(f"fault {name!r} is not known; known faults: {', '.join(FAULTS)}")
     rank = None if match["rank"] is None else int(match["rank"])
-    return Fault(name=name, value=_share(text, value) if name == "slowdown" else _step(text, value), rank=rank)
+    return Fault(name=name, value=_share(text, value) if name == SLOWDOWN else _step(text, value), rank=rank)
 
 
 def format_fault(fault: Fault) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pytest_charllm.judge.verdicts import line
 from pytest_charllm.judge.wording import moved, name
 from pytest_charllm.records import MetricVerdict, Verdict
+from pytest_charllm.records.faults import SLOWDOWN
 from pytest_charllm.report.case import Case
 from pytest_charllm.report.numbers import significant
 
@@ -51,6 +52,8 @@ def injected(case: Case) -> str:
 def _fault(fault: str, requested: float | None, achieved: float | None) -> str:
     if requested is None:
         return fault
+    if fault != SLOWDOWN:
+        return f"{fault} at step {requested:g}"
     return f"{fault}: {100 * requested:.1f} % requested, " + (
         "achieved not known" if achieved is None else f"{100 * achieved:.1f} % achieved"
     )

@@ -14,6 +14,7 @@ from pytest_charllm.hardware import Machine
 from pytest_charllm.records import Baseline, from_json
 from pytest_charllm.store.atomic import write_atomically
 from pytest_charllm.store.paths import shown
+from pytest_charllm.store.reading import read_bytes
 from pytest_charllm.store.seal import edited, seal
 
 RESERVED = "published"
@@ -74,13 +75,8 @@ class BaselineStore:
 
 def read(path: Path) -> Baseline | None:
     """One baseline file, checked: schema, place, digests. Raises `BadRecord` naming file and field."""
-    try:
-        data = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise BadRecord(f"{shown(path)}: cannot be read: {error.strerror}; check its permissions") from None
-    return _parse(path, data)
+    data = read_bytes(path)
+    return _parse(path, data) if data is not None else None
 
 
 def _parse(path: Path, data: bytes) -> Baseline:

@@ -45,6 +45,7 @@ def prune(root: Path, keep: int) -> list[Pruned]:
         try:
             shutil.rmtree(path)
         except OSError as error:
-            raise HarnessError(f"cannot delete {shown(path)}: {error.strerror}; check its permissions") from None
+            reason = error.strerror or error
+            raise HarnessError(f"cannot delete {shown(path)}: {reason}; check its permissions") from None
         pruned.append(Pruned(run_id, size))
     return pruned

@@ -22,7 +22,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -37,15 +36,13 @@ from pytest_charllm.records import (
     Measurement,
     Pass,
     Record,
-    from_json,
     timestamp,
     to_pretty_json,
 )
 from pytest_charllm.records.run import RunInfo, RunStatus
 from pytest_charllm.store.atomic import write_atomically
 from pytest_charllm.store.paths import shown
-
-R = TypeVar("R", bound=Record)
+from pytest_charllm.store.reading import R, read_bytes, read_record
 
 
 class RunDirectory:
@@ -114,8 +111,10 @@ class RunDirectory:
             near = difflib.get_close_matches(name, known, n=3) or known[-3:]
             raise BadInput(f"no run {name} in {shown(folder)}; there are: {', '.join(near)}")
         path = folder.absolute() / name
-        file = path / "run.json"
-        return cls(path, from_json(file.read_bytes(), RunInfo, shown(file)))
+        info = read_record(path / "run.json", RunInfo)
+        if info is None:
+            raise BadInput(f"run {name} in {shown(folder)} was deleted just now")
+        return cls(path, info)
 
     @property
     def id(self) -> str:
@@ -206,10 +205,11 @@ class RunDirectory:
         write_atomically(self.path.joinpath(*parts), to_pretty_json(record))
 
     def _load(self, path: Path, kind: type[R]) -> R | None:
-        return from_json(path.read_bytes(), kind, shown(path)) if path.exists() else None
+        return read_record(path, kind)
 
     def _load_all(self, paths: Iterable[Path], kind: type[R]) -> list[R]:
-        return [from_json(path.read_bytes(), kind, shown(path)) for path in sorted(paths)]
+        found = (read_record(path, kind) for path in sorted(paths))
+        return [record for record in found if record is not None]
 
 
 def run_ids(root: Path) -> list[str]:
@@ -218,8 +218,8 @@ def run_ids(root: Path) -> list[str]:
 
 
 def _latest(folder: Path) -> str | None:
-    pointer = folder / "latest"
-    return pointer.read_text().strip() if pointer.exists() else None
+    data = read_bytes(folder / "latest")
+    return data.decode(errors="replace").strip() if data is not None else None
 
 
 def _keep_out_of_git(root: Path) -> None:

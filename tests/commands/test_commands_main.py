@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -156,3 +157,27 @@ def test_no_torch() -> None:
         env=os.environ | {"PYTHONPATH": path},
     )  # fmt: skip
     assert done.stdout.splitlines() == ["no runs in .charllm/runs", "no baselines", "[]"]
+
+
+def test_a_reader_that_has_seen_enough(gpu_run: Callable[..., RunDirectory]) -> None:
+    """``runs list | head -1`` ended with a traceback."""
+    gpu_run()
+    command = f"{sys.executable} -m pytest_charllm.commands.main runs list"
+    environment = {**os.environ, "PYTHONPATH": str(Path(pytest_charllm.__file__).parents[1])}
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{command} | true"], capture_output=True, text=True, env=environment
+    )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_show_suggests_what_the_variant_has(
+    gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The very key that was not found is no suggestion."""
+    gpu_run()
+    main(["baseline", "accept", "latest"])
+    capsys.readouterr()
+    assert main(["baseline", "show", KEY, "--variant", "mi250"]) == 2
+    assert capsys.readouterr().err == (
+        f"pytest-charllm: no baseline {KEY} for mi250; pytest-charllm baseline list names all\n"
+    )

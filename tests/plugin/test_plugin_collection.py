@@ -139,6 +139,10 @@ def test_the_same_scenario_twice_is_one_item(inner):
         ('Rows("llama3-1b", {"*:1x1": "dp1"}, microbatch=0)', "*test_it: microbatch is 0*"),
         ('"llama3-1b.mb1", recompute="half"', "*test_it: *half*"),
         ('"llama3-1b.mb1", recompte="full"', "*test_it: *recompte*"),
+        ('Rows("llama3-1b", {"*:1x1": ["dp1"]})', "E * TypeError: Rows('llama3-1b'): layouts is a dict *"),
+        ('Rows("llama3-1b", {"*:1x1": "dp1"}, microbatch="2")', "E * TypeError: Rows('llama3-1b'): microbatch is *"),
+        ('Rows("llama3-1b", {"*:1x1": "dp1"}, microbatch=())', "E * TypeError: Rows('llama3-1b'): microbatch is *"),
+        ("5", "E * TypeError: a row is Rows(...), *, not 5"),
     ],
 )
 def test_bad_row_is_one_line(inner, row, says):
@@ -148,6 +152,7 @@ def test_bad_row_is_one_line(inner, row, says):
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.fnmatch_lines([says])
     result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_fnmatch_line("*During handling*")
 
 
 def test_measured_without_scenarios(inner):
@@ -167,6 +172,9 @@ def test_scenarios_without_measured(inner):
     [
         (["--gpu=h20"], "ERROR: hardware 'h20' is not known; *"),
         (["--gpu=h100,mi250"], "ERROR: --gpu=h100,mi250: no such GPU here; found h200-sxm 1x1 (1 x NVIDIA H200)"),
+        (["--gpu="], "ERROR: --gpu: no name given; *"),
+        (["--charllm-replay="], "ERROR: --charllm-replay: no folder given; *"),
+        (["--charllm-dir= "], "ERROR: --charllm-dir: no folder given; *"),
         (["--charllm-assume=h200:8"], "ERROR: assumed machine 'h200:8': *"),
         (["--charllm-assume=h200:1x8", "--gpu=h100"], "ERROR: --gpu=h100: no such GPU here; --charllm-assume=*"),
         (["--charllm-assume=h200:1x1"], "ERROR: --charllm-assume runs nothing: *"),
@@ -181,7 +189,10 @@ def test_scenarios_without_measured(inner):
     ],
 )
 def test_bad_option_is_one_line_and_exit_4(inner, arguments, says):
-    """What the user typed, in one line, before anything is launched."""
+    """What the user typed, in one line, before anything is launched.
+
+    Empty values are what a CI job gives whose variable is not set: the guard ``--gpu=$GPU`` must not become ``auto``.
+    """
     inner.suite(TABLE)
     result = inner.run(*arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR

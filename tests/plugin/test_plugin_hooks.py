@@ -113,6 +113,20 @@ def test_campaign_that_cannot_start_is_exit_4(inner, monkeypatch):
     assert [line for line in result.errlines if line] == [
         "ERROR: run directory .charllm/runs/x not writable: Read-only file system"
     ]
+    result.stdout.no_fnmatch_line("*= charllm: *")  # the summary of a run that never was
+
+
+def test_fault_on_a_rank_that_no_launch_has_is_exit_4(inner, created):
+    """It would never happen, and the drill would be green for the wrong reason."""
+    inner.suite(CHECK)
+    result = inner.run("--charllm-inject=crash,rank=1")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert [line for line in result.errlines if line] == [
+        "ERROR: --charllm-inject: crash,rank=1: no launch of this run has that rank; they are 0 to 0"
+    ]
+    assert not created
+    inner.run("--charllm-inject=crash,rank=0")
+    assert len(created) == 1
 
 
 def test_dead_driver_is_exit_4(inner, monkeypatch):

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import msgspec
 
-from pytest_charllm.records import MetricVerdict, Verdict
+from pytest_charllm.records import Fault, MetricVerdict, Verdict
+from pytest_charllm.report import line
 from pytest_charllm.report.case import Case
 from pytest_charllm.report.line import against_baseline, progress, verdict
 from pytest_charllm.report.table import summary
@@ -92,3 +95,10 @@ def test_an_absolute_limit_has_no_change() -> None:
         metric="throttle_hw", verdict=Verdict.REGRESSION, value=0.12, reason="limit 0.1 %, whatever is on record"
     )
     assert against_baseline(throttled) == "throttle hw 12.0 % (limit 0.1 %, whatever is on record)"
+
+
+def test_a_step_is_no_share(injected: Case) -> None:
+    """``hang=3`` once read "300.0 % requested, achieved not known"."""
+    hang = Fault(name="hang", value=3.0)
+    launches = [msgspec.structs.replace(launch, faults=(hang,)) for launch in injected.launches]
+    assert line.injected(dataclasses.replace(injected, launches=launches)) == "hang at step 3"

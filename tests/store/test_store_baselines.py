@@ -204,6 +204,13 @@ def test_bad_structure_names_the_field(
     assert "\n" not in str(caught.value)
 
 
+def test_nesting_without_end_is_corrupt_too(store: BaselineStore, path: Path, h200: Machine) -> None:
+    """The decoder gives up on it with an error of its own kind, which was a traceback."""
+    path.write_bytes(b"[" * 100_000)
+    with pytest.raises(BadRecord, match=r"llama3-1b.mb1.json: not valid JSON \(maximum recursion depth exceeded"):
+        store.find(h200, KEY)
+
+
 def test_a_file_in_another_place_is_refused(store: BaselineStore, path: Path, h200: Machine) -> None:
     """A baseline copied to another scenario or another GPU's folder would be judged against silently."""
     path.with_name("llama3-1b.mb2.json").write_bytes(path.read_bytes())

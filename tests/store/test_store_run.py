@@ -155,6 +155,19 @@ def test_a_broken_record_is_named(tmp_path: Path, h200: Machine) -> None:
         run.measurements(KEY)
 
 
+def test_a_record_that_cannot_be_read_is_named(tmp_path: Path, h200: Machine) -> None:
+    """Someone else's permissions, or a folder in its place, were a traceback; so was a `latest` of odd bytes."""
+    run = create(tmp_path, h200)
+    (tmp_path / "runs" / "latest").write_bytes(b"\xff\xfe")
+    with pytest.raises(BadInput, match=r"there are: " + run.id):
+        RunDirectory.open(tmp_path, "latest")
+    file = run.path / "run.json"
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(BadRecord, match=r"run.json: cannot be read: Is a directory; check its permissions"):
+        RunDirectory.open(tmp_path, run.id)
+
+
 def test_an_unwritable_root_is_one_line(tmp_path: Path, h200: Machine) -> None:
     """Told before anything is launched, with the option that helps."""
     root = tmp_path / "file"
@@ -188,6 +201,17 @@ def test_prune_keeps_the_newest_and_the_living(tmp_path: Path, h200: Machine) ->
     assert run_ids(tmp_path) == [ids[0], ids[3]]
     with pytest.raises(BadInput, match="--keep -1"):
         prune(tmp_path, keep=-1)
+
+
+def test_a_run_that_cannot_be_pruned_is_named(tmp_path: Path, h200: Machine) -> None:
+    """A link to a run kept elsewhere is no folder to delete; the reason once read "None"."""
+    run = create(tmp_path / "kept", h200)
+    run.finish()
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / run.id).symlink_to(run.path)
+    with pytest.raises(HarnessError, match=rf"cannot delete .*{run.id}: .*symbolic link.*; check its permissions"):
+        prune(tmp_path, keep=0)
+    assert (run.path / "run.json").exists()
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

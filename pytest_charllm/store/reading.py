@@ -1,0 +1,28 @@
+"""The one way a file of ours is read: what cannot be read is named, like what cannot be trusted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+from pytest_charllm.errors import BadRecord
+from pytest_charllm.records import Record, from_json
+from pytest_charllm.store.paths import shown
+
+R = TypeVar("R", bound=Record)
+
+
+def read_bytes(path: Path) -> bytes | None:
+    """None when there is no such file. Raises `BadRecord` naming a file that is there and cannot be read."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise BadRecord(f"{shown(path)}: cannot be read: {error.strerror}; check its permissions") from None
+
+
+def read_record(path: Path, kind: type[R]) -> R | None:
+    """None when there is no such file. Raises `BadRecord` naming file and field of one that cannot be trusted."""
+    data = read_bytes(path)
+    return from_json(data, kind, shown(path)) if data is not None else None
