@@ -24,7 +24,7 @@ from pytest_charllm.campaign.settings import Evidence, Planned, Settings
 from pytest_charllm.devices.find import find_machine
 from pytest_charllm.launch.environment import child_environment, torchrun_arguments
 from pytest_charllm.launch.launcher import TorchrunLauncher
-from pytest_charllm.launch.names import REQUEST
+from pytest_charllm.launch.names import LOGS, REQUEST
 from pytest_charllm.launch.request import LaunchRequest, rank_request
 from pytest_charllm.records import Pass, tier, to_json
 from pytest_charllm.scenario.key import parse_key
@@ -42,7 +42,7 @@ def bare(request: LaunchRequest) -> float:
     request.directory.mkdir(parents=True)
     begin = time.perf_counter()
     (request.directory / REQUEST).write_bytes(to_json(rank_request(request)))
-    arguments = torchrun_arguments(request.scenario.layout.world, request.id, str(request.directory / "logs"))
+    arguments = torchrun_arguments(request.scenario.layout.world, request.id, str(request.directory / LOGS))
     environment = child_environment(request, os.environ)
     with open(request.directory / "torchrun.log", "wb") as log:
         subprocess.run([sys.executable, *arguments], env=environment, stdout=log, stderr=log, timeout=600, check=True)
@@ -62,7 +62,7 @@ def main() -> None:
         settings = Settings(machine=machine, tier=tier_here, root=root, shipped=root / "baselines")
         run = RunDirectory.create(root, machine=machine, tier=settings.tier.name)
         runner = Runner(settings, TorchrunLauncher(), run)
-        evidence = Evidence(Planned(scenario), machine)
+        evidence = Evidence(Planned(scenario))
         rows = []
         for pair in range(options.pairs):
             request = LaunchRequest(

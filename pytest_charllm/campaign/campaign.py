@@ -109,7 +109,7 @@ class Campaign:
                 if other == key:
                     raise
                 # The neighbour's own test will say what is wrong with its baseline.
-        group = [Evidence(self._planned[other], self.settings.machine) for other in wanted]
+        group = [Evidence(self._planned[other]) for other in wanted]
         self._evidence.update((evidence.scenario.key, evidence) for evidence in group)
         if self.settings.tier.diagnostic:
             for evidence in group:
@@ -173,8 +173,8 @@ class Campaign:
             self._timed(evidence, of=first + need.launches)
 
     def _undecided(self, evidence: Evidence, need: NeedMore) -> Judgement:
-        if evidence.failed is not None and evidence.failed.failure is not None:
-            why = f"a confirming launch failed: {evidence.failed.failure.summary}"
+        if evidence.failed is not None:
+            why = f"a confirming launch failed: {evidence.failed.first_cause}"
         else:
             why = f"a confirming launch is not valid: {evidence.invalid}"
         return Judgement(

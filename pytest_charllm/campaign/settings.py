@@ -65,7 +65,6 @@ class Evidence:
     """All that is known about one scenario in this run. `rounds`: the first, then one per confirmation."""
 
     planned: Planned
-    machine: Machine
     launches: list[Launch] = field(default_factory=list)
     rounds: list[list[Measurement]] = field(default_factory=list)
     diagnostic: Measurement | None = None

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from pytest_charllm.hardware import Machine
 from pytest_charllm.records import MEASURING, Comparable, Measurement, WindowRule
+from pytest_charllm.scenario.flops import FLOP_FORMULA
 
 
 def comparable_of(
     machine: Machine,
     window: WindowRule,
     measurements: Sequence[Measurement] = (),
-    flop_formula: str = "causal_half",
 ) -> Comparable:
     """What these measurements may be compared with. Before the first of them, what is known of the machine alone."""
     limits_w = [m.power_limit_w for m in measurements if m.power_limit_w is not None]
@@ -29,7 +29,7 @@ def comparable_of(
         partition=" and ".join(partitions) or None,
         cpu_model=machine.cpu_model if machine.is_cpu else None,
         semantics=semantics,
-        flop_formula=measurements[0].flop_formula if measurements else flop_formula,
+        flop_formula=measurements[0].flop_formula if measurements else FLOP_FORMULA,
         window=f"{window.tier} {window.min_steps} steps {window.min_seconds:g} s",
         measuring=MEASURING,
     )

@@ -10,9 +10,10 @@ from pytest_charllm.measure.energy import energy
 from pytest_charllm.measure.observations import launch_findings, power_capped, sampler_findings, spoiled
 from pytest_charllm.measure.steps import step_findings, unusable
 from pytest_charllm.measure.thermal import temperature_start
-from pytest_charllm.measure.values import DEVICE_METRICS, FLOP_FORMULA, device_values, missing, rank_values
+from pytest_charllm.measure.values import DEVICE_METRICS, device_values, missing, rank_values
 from pytest_charllm.measure.windows import DeviceWindow, device_windows
 from pytest_charllm.records import METRICS, Finding, Launch, Measurement, Pass, Status, Trace, Validity, Value
+from pytest_charllm.scenario.flops import FLOP_FORMULA
 
 
 def measure(launch: Launch, trace: Trace | None, machine: Machine) -> Measurement:

@@ -13,9 +13,7 @@ from pytest_charllm.measure import steps, thermal
 from pytest_charllm.measure.windows import DeviceWindow, over_devices
 from pytest_charllm.records import METRICS, Launch, RankReport, Value
 from pytest_charllm.scenario import Precision, Scenario
-from pytest_charllm.scenario.flops import flops_per_token
-
-FLOP_FORMULA = "causal_half"
+from pytest_charllm.scenario.flops import FLOP_FORMULA, flops_per_token
 
 _CORE_TEMPERATURE = {True: "package_temp_c", False: "core_temp_c"}
 """By whether it is a CPU."""
@@ -44,13 +42,13 @@ def rank_values(launch: Launch, machine: Machine) -> dict[str, Value]:
     reports = launch.ranks
     step_time_s = statistics.median(steps.slowest_steps_s(reports))
     tokens_per_s = reports[0].tokens_per_step / step_time_s / len(reports)
-    on_gpu = "only on a CPU"
+    only_cpu = "only on a CPU"
     return {
         "throughput": _measured("throughput", tokens_per_s),
         "step_time": _measured("step_time", step_time_s),
-        "cost_cpu": steps.cost_cpu(reports) if machine.is_cpu else missing("cost_cpu", on_gpu),
-        "cost_wall": steps.cost_wall(reports) if machine.is_cpu else missing("cost_wall", on_gpu),
-        "busyness": steps.busyness(reports) if machine.is_cpu else missing("busyness", on_gpu),
+        "cost_cpu": steps.cost_cpu(reports) if machine.is_cpu else missing("cost_cpu", only_cpu),
+        "cost_wall": steps.cost_wall(reports) if machine.is_cpu else missing("cost_wall", only_cpu),
+        "busyness": steps.busyness(reports) if machine.is_cpu else missing("busyness", only_cpu),
         "peak_memory": _peak_memory(reports),
         "compile_time": _compile_time(reports),
         "mfu": _mfu(launch.scenario, machine, tokens_per_s),

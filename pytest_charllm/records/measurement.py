@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from pytest_charllm.records.base import MEASURING, SCHEMA, Record
 from pytest_charllm.records.stack import Stack
+from pytest_charllm.scenario.flops import FLOP_FORMULA
 
 
 class Validity(StrEnum):
@@ -62,7 +63,7 @@ class Measurement(Record, frozen=True, kw_only=True):
     start_temp_c: dict[str, float] = {}
     semantics: dict[str, str] = {}
     """Sensor quantity -> meaning, where it is part of comparability."""
-    flop_formula: str = "causal_half"
+    flop_formula: str = FLOP_FORMULA
     power_limit_w: float | None = None
     window_tier: str = ""
     findings: tuple[Finding, ...] = ()

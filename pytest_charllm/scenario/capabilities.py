@@ -7,8 +7,6 @@ import msgspec
 from pytest_charllm.scenario.models import Family, shape
 from pytest_charllm.scenario.spec import Precision, Recompute, Scenario, Sharding
 
-DEFAULT_ENGINE = "native"
-
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """Everything listed composes with everything else that is listed."""

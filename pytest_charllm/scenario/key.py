@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 
 from pytest_charllm.errors import BadInput
-from pytest_charllm.scenario.capabilities import DEFAULT_ENGINE, ENGINES
+from pytest_charllm.scenario.capabilities import ENGINES
 from pytest_charllm.scenario.layout import format_layout, parse_layout
 from pytest_charllm.scenario.models import shape
-from pytest_charllm.scenario.spec import Layout, Options, Precision, Recompute, Scenario, Training
+from pytest_charllm.scenario.spec import DEFAULT_ENGINE, Layout, Options, Precision, Recompute, Scenario, Training
 
 MAX_LENGTH = 120
 """Characters of a key, so that it fits into a file name with room to spare."""

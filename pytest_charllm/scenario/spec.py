@@ -6,6 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
+DEFAULT_ENGINE = "native"
+
 
 class Sharding(StrEnum):
     """How the data-parallel ranks share parameters, gradients and optimizer state."""
@@ -79,7 +81,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     work: Training
     layout: Layout = Layout()
     options: Options = Options()
-    engine: str = "native"
+    engine: str = DEFAULT_ENGINE
 
     @property
     def key(self) -> str:
