@@ -62,8 +62,8 @@ GPU: dict[str, Tolerance] = {
     "throttle_hw": Tolerance(floor=0.001, cap=0.001, worst=0.001),
     "throttle_power_cap": Tolerance(floor=0.15, cap=0.15, informational=True),
     "peak_memory": Tolerance(floor=0.02, cap=0.05, prior_sigma=0.0),
-    # The compiler's cache is cold in the first launch only.
-    "compile_time": Tolerance(floor=0.25, cap=0.5, and_at_least=2.0, any_launch=True),
+    # Cold in a round's first launch only, and 10.6 to 16.0 s for the same scenario on three machines alike.
+    "compile_time": Tolerance(floor=0.60, cap=1.0, and_at_least=5.0, any_launch=True),
 }
 """What is judged on a GPU, in the order in which it is told."""
 
