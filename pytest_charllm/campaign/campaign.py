@@ -31,7 +31,7 @@ class Campaign:
         self.settings = settings
         self.run = run
         self._runner = Runner(settings, launcher, run)
-        self._store = BaselineStore(settings.shipped, settings.root / "baselines")
+        self._store = BaselineStore.of(settings.root, settings.shipped)
         self._policy = Policy(settings.tier, is_cpu=settings.machine.is_cpu)
         self._planned = {item.scenario.key: item for item in _merge(planned)}
         self._evidence: dict[str, Evidence] = {}

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
+from pytest_charllm.commands import BAD_INPUT, OK, REFUSED
 from pytest_charllm.commands.accept import Accepted, accept
 from pytest_charllm.errors import BadInput, BadRecord
 from pytest_charllm.records import METRICS, Baseline, BaselineStack, Comparable, Stack
@@ -19,8 +20,6 @@ from pytest_charllm.report.text import grid, pairs, section
 from pytest_charllm.store.baselines import BaselineStore, Entry, read
 from pytest_charllm.store.paths import shown
 from pytest_charllm.store.run import RunDirectory
-
-OK, REFUSED, BAD_INPUT = 0, 1, 2
 
 
 def run_accept(options: argparse.Namespace) -> int:
@@ -89,7 +88,7 @@ def run_show(options: argparse.Namespace) -> int:
 
 
 def _store(options: argparse.Namespace) -> BaselineStore:
-    return BaselineStore(options.baselines, options.root / "baselines")
+    return BaselineStore.of(options.root, options.baselines)
 
 
 def _read(entry: Entry) -> Baseline:

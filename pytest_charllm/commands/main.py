@@ -1,4 +1,4 @@
-"""The console command. Exit codes: 0 done, 1 something was refused, 2 bad input (one line on stderr)."""
+"""The console command: its arguments, and what it exits with."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_charllm import __version__
+from pytest_charllm.commands import BAD_INPUT
 from pytest_charllm.errors import CharllmError
 
 
@@ -21,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except CharllmError as error:
         print(f"pytest-charllm: {error}", file=sys.stderr)
-        return 2
+        return BAD_INPUT
     except BrokenPipeError:  # "| head" has seen enough; without this the interpreter would complain at its end as well
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections import Counter
 
+from pytest_charllm.commands import BAD_INPUT, OK
 from pytest_charllm.errors import BadRecord
 from pytest_charllm.records import Launch, Pass, Status
 from pytest_charllm.report.case import Case
@@ -29,7 +30,7 @@ def run_list(options: argparse.Namespace) -> int:
     headers = ("run", "machine", "tier", "status", "verdicts", "injected", "disk")
     if rows or not broken:
         print(grid(headers, rows, ("disk",)) or f"no runs in {shown(options.root / 'runs')}")
-    return 2 if broken else 0
+    return BAD_INPUT if broken else OK
 
 
 def run_show(options: argparse.Namespace) -> int:
@@ -52,7 +53,7 @@ def run_show(options: argparse.Namespace) -> int:
     table = summary([_case(run, key) for key in run.scenario_keys()])
     if table:
         print(f"\n{table}")
-    return 0
+    return OK
 
 
 def run_prune(options: argparse.Namespace) -> int:
@@ -61,7 +62,7 @@ def run_prune(options: argparse.Namespace) -> int:
     for old in pruned:
         print(f"deleted {old.run_id} ({size(old.size_bytes)})")
     print(f"{len(pruned)} deleted, {len(run_ids(options.root))} kept")
-    return 0
+    return OK
 
 
 def _listed(run: RunDirectory) -> tuple[str, ...]:

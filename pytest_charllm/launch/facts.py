@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 from pytest_charllm.errors import BadRecord
 from pytest_charllm.launch.exchange import AgentReport, RankError, RankProgress
 from pytest_charllm.launch.names import AGENT_LOG, AGENT_REPORT, LOGS, error_file, progress_file, report_file
-from pytest_charllm.records import RankReport, RankRequest, Record, from_json
-
-R = TypeVar("R", bound=Record)
+from pytest_charllm.records import RankReport, RankRequest
+from pytest_charllm.store.reading import read_record
 
 _TAIL_LINES = 30
 _TAIL_BYTES = 64 * 1024
@@ -71,8 +69,8 @@ def collect(
     errors: dict[int, RankError] = {}
     for rank in range(world):
         try:
-            report = _read(report_file(directory, rank), RankReport)
-            error = _read(error_file(directory, rank), RankError)
+            report = read_record(report_file(directory, rank), RankReport)
+            error = read_record(error_file(directory, rank), RankError)
         except BadRecord as trouble:
             refused[rank] = str(trouble)
             continue
@@ -85,7 +83,7 @@ def collect(
             else:
                 refused[rank] = f"{report_file(directory, rank)}: {reason}"
     try:
-        agent = _read(directory / AGENT_REPORT, AgentReport)
+        agent = read_record(directory / AGENT_REPORT, AgentReport)
     except BadRecord:
         agent = None  # Killed while writing it: its exit code and its log are left.
     return Facts(
@@ -108,7 +106,7 @@ def read_progress(directory: Path, ranks: range) -> dict[int, RankProgress]:
     """What each rank told last; a rank that has told nothing yet is absent."""
     told: dict[int, RankProgress] = {}
     for rank in ranks:
-        progress = _read(progress_file(directory, rank), RankProgress)
+        progress = read_record(progress_file(directory, rank), RankProgress)
         if progress is not None:
             told[rank] = progress
     return told
@@ -129,14 +127,6 @@ def read_log(path: Path) -> Log:
     except OSError:
         lines = []
     return Log(path=str(path), tail="\n".join(lines[-_TAIL_LINES:]))
-
-
-def _read(path: Path, kind: type[R]) -> R | None:
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    return from_json(data, kind, path)
 
 
 def _foreign(report: RankReport, rank: int, request: RankRequest) -> str | None:

@@ -99,6 +99,6 @@ def _on_record(config: pytest.Config, options: Options, machine: Machine, key: s
     if config.hook.pytest_charllm_baseline(config=config, machine=machine, key=key) is not None:
         return True
     try:
-        return BaselineStore(options.shipped, options.root / "baselines").find(machine, key) is not None
+        return BaselineStore.of(options.root, options.shipped).find(machine, key) is not None
     except BadRecord:
         return True  # its test is the place to say what is wrong with the file

@@ -38,6 +38,11 @@ class BaselineStore:
         self.shipped = shipped
         self.local = local
 
+    @classmethod
+    def of(cls, root: Path, shipped: Path) -> BaselineStore:
+        """Local baselines where everybody looks for them: beside the runs under `root`."""
+        return cls(shipped, root / "baselines")
+
     def find(self, machine: Machine, key: str) -> Baseline | None:
         """What is on record for this scenario on this variant and machine shape, None when nothing is.
 
