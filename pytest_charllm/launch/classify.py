@@ -67,6 +67,13 @@ def _silent_exit(facts: Facts) -> Failure | None:
     return None
 
 
+def _agent_killed(facts: Facts) -> Failure | None:
+    """Its ranks die with it, which from outside looks as if they had left."""
+    if facts.agent_exit is None or facts.agent_exit >= 0:
+        return None
+    return _of_agent(facts, "harness", f"torchrun's agent was ended by {_signal_name(-facts.agent_exit)} from outside")
+
+
 def _left_early(facts: Facts) -> Failure | None:
     """Exit 0 without an answer. Seen by the launcher, or what remains when torchrun has listed all other ranks."""
     failed = {exit_.rank for exit_ in facts.agent.exits} if facts.agent else set()
@@ -113,23 +120,24 @@ def _terminated(facts: Facts) -> Failure | None:
 
 
 def _agent(facts: Facts) -> Failure | None:
-    agent, log = facts.agent, facts.agent_log
-    tail, path = (log.tail, log.path) if log else ("", None)
+    agent = facts.agent
     if agent is not None and agent.error_type is not None:
         told = f"{agent.error_type}: {agent.error}".splitlines()[0]
         network = agent.error_type.startswith(("Rendezvous", "Dist", "StoreTimeout"))
         kind = "rendezvous" if network else "harness"
-        summary = f"torchrun failed before its ranks ran: {told}"
-    elif facts.agent_exit is not None and facts.agent_exit < 0:
-        kind, summary = "harness", f"torchrun's agent was ended by {_signal_name(-facts.agent_exit)} from outside"
-    else:
-        kind, summary = "harness", f"torchrun ended with {facts.agent_exit} and left no reason; its log: {path}"
-    return Failure(kind=kind, summary=summary, log_tail=tail, log_path=path)
+        return _of_agent(facts, kind, f"torchrun failed before its ranks ran: {told}")
+    path = facts.agent_log.path if facts.agent_log else None
+    return _of_agent(facts, "harness", f"torchrun ended with {facts.agent_exit} and left no reason; its log: {path}")
 
 
 _CAUSES: tuple[Callable[[Facts], Failure | None], ...] = (
-    _own_error, _killed, _silent_exit, _left_early, _hang, _peer_error, _refused, _terminated, _agent,
+    _own_error, _killed, _silent_exit, _agent_killed, _left_early, _hang, _peer_error, _refused, _terminated, _agent,
 )  # fmt: skip
+
+
+def _of_agent(facts: Facts, kind: str, summary: str) -> Failure:
+    log = facts.agent_log
+    return Failure(kind=kind, summary=summary, log_tail=log.tail if log else "", log_path=log.path if log else None)
 
 
 def _from_error(facts: Facts, error: RankError) -> Failure:

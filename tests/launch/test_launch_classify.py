@@ -94,6 +94,15 @@ def test_rank_that_left_explains_its_peers_connection_error() -> None:
     assert "in phase build, step 7" in failure.summary
 
 
+def test_ranks_that_died_with_their_agent_did_not_leave() -> None:
+    """Somebody kills the agent: read as "rank 1 exited with 0", which sent people looking into the training."""
+    status, failure = cause(left=(1,), progress={0: told(0), 1: told(1)}, errors={0: error(0, RESET)}, agent_exit=-9)
+    assert (status, failure.rank) == (Status.HARNESS, None)
+    assert failure.summary == "torchrun's agent was ended by SIGKILL from outside"
+    status, failure = cause(left=(1,), errors={0: error(0, "no such file")}, agent_exit=-9)
+    assert (status, failure.rank) == (Status.CRASHED, 0), "what a rank says of itself comes first"
+
+
 def test_terminated_peer_is_never_the_cause() -> None:
     """torchrun ends the healthy ranks by SIGTERM, and lists them as failed."""
     _, failure = cause(errors={0: error(0, RESET)}, agent=exits((0, 1), (1, -signal.SIGTERM)), agent_exit=1)
