@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class CharllmError(Exception):
     """Base of all errors this project raises on purpose."""
@@ -37,3 +39,11 @@ class NoBaseline(AssertionError):
 
 class TrendBroken(AssertionError):
     """A relation between scenarios (a trend of the study) no longer holds."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """``did you mean eager? `` for the middle of a message, "" where nothing known is close."""
+    import difflib  # here: every pytest of the environment imports this module
+
+    close = difflib.get_close_matches(word, list(known), n=3)
+    return f"did you mean {' or '.join(close)}? " if close else ""

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
-from functools import cache
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 import msgspec
 
-from pytest_charllm.errors import BadInput
+from pytest_charllm.errors import BadInput, did_you_mean
 from pytest_charllm.hardware.machine import Machine
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    CATALOGUE: Mapping[str, Hardware]
 
 _MIB = 1 << 20
 
@@ -63,19 +57,13 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return any(re.fullmatch(pattern, name.strip(), re.IGNORECASE) for pattern in self.names)
 
 
-@cache
-def _catalogue() -> Mapping[str, Hardware]:
+def _read() -> dict[str, Hardware]:
     tables = tomllib.loads(Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8"))
-    return MappingProxyType(
-        {variant: msgspec.convert({"variant": variant, **table}, Hardware) for variant, table in tables.items()}
-    )
+    return {variant: msgspec.convert({"variant": variant, **table}, Hardware) for variant, table in tables.items()}
 
 
-def __getattr__(name: str) -> Any:
-    """`CATALOGUE`: every known variant by name, read on first use."""
-    if name == "CATALOGUE":
-        return _catalogue()
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+CATALOGUE: Mapping[str, Hardware] = MappingProxyType(_read())
+"""Every known variant by name."""
 
 
 def resolve(name: str) -> tuple[Hardware, ...]:
@@ -83,28 +71,24 @@ def resolve(name: str) -> tuple[Hardware, ...]:
 
     Raises `BadInput` for any other name.
     """
-    known = _catalogue()
-    family = tuple(hardware for hardware in known.values() if hardware.family == name)
+    family = tuple(hardware for hardware in CATALOGUE.values() if hardware.family == name)
     if family:
         return family
-    if name in known:
-        return (known[name],)
-    words = dict.fromkeys([hardware.family for hardware in known.values()] + list(known))
-    close = difflib.get_close_matches(name.lower(), words, n=3)
-    meant = f"did you mean {' or '.join(close)}? " if close else ""
-    raise BadInput(f"hardware {name!r} is not known; {meant}known: {', '.join(words)}")
+    if name in CATALOGUE:
+        return (CATALOGUE[name],)
+    words = dict.fromkeys([hardware.family for hardware in CATALOGUE.values()] + list(CATALOGUE))
+    raise BadInput(f"hardware {name!r} is not known; {did_you_mean(name.lower(), words)}known: {', '.join(words)}")
 
 
 def default_variant(name: str) -> Hardware:
     """The one variant meant by a name where no device can be asked: a family means its SXM part (``h200``:
     ``h200-sxm``), or its first variant where it has none (``mi250``). Raises `BadInput` for an unknown name."""
-    known = _catalogue()
-    return known[name] if name in known else resolve(name)[0]
+    return CATALOGUE[name] if name in CATALOGUE else resolve(name)[0]
 
 
 def match_name(name: str) -> Hardware | None:
     """The variant that a device name of NVML or amdsmi tells; None where it is unknown or does not tell."""
-    return next((hardware for hardware in _catalogue().values() if hardware.is_named(name)), None)
+    return next((hardware for hardware in CATALOGUE.values() if hardware.is_named(name)), None)
 
 
 def parse_assume(text: str) -> Machine:

@@ -11,13 +11,12 @@ form, and ``parse_key(format_key(s)) == canonical(s)`` for every scenario. A key
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Any
 
 import msgspec
 
-from pytest_charllm.errors import BadInput
+from pytest_charllm.errors import BadInput, did_you_mean
 from pytest_charllm.scenario.capabilities import ENGINES
 from pytest_charllm.scenario.layout import format_layout, parse_layout
 from pytest_charllm.scenario.models import shape
@@ -143,6 +142,5 @@ def _parse_token(token: str) -> tuple[str, Any]:
             return name, int(match[1])
     if re.match(r"(tp|pp|cp|dp)[0-9]", token):
         return "layout", parse_layout(token)
-    close = difflib.get_close_matches(token, [*_WORDS, *ENGINES], n=1)
-    meant = f"did you mean {close[0]}? " if close else ""
+    meant = did_you_mean(token, [*_WORDS, *ENGINES])
     raise BadInput(f"token {token!r} is not understood; {meant}a key is {_GRAMMAR}")

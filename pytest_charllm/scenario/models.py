@@ -36,7 +36,6 @@ order in which the forward pass first uses them (D = hidden, F = ffn, V = vocab,
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from enum import StrEnum
 from functools import cache
@@ -45,7 +44,7 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_charllm.errors import BadInput
+from pytest_charllm.errors import BadInput, did_you_mean
 from pytest_charllm.scenario.spec import Scenario
 
 
@@ -118,9 +117,7 @@ def shape(model: str, layers: int | None = None) -> ModelShape:
     """
     known = models()
     if model not in known:
-        close = difflib.get_close_matches(model, known, n=3)
-        meant = f"did you mean {' or '.join(close)}? " if close else ""
-        raise BadInput(f"model {model!r} is not known; {meant}known models: {', '.join(known)}")
+        raise BadInput(f"model {model!r} is not known; {did_you_mean(model, known)}known models: {', '.join(known)}")
     full = known[model]
     if layers is None:
         return full

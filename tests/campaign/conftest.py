@@ -50,8 +50,8 @@ from pytest_charllm.records import (
     to_pretty_json,
 )  # fmt: skip
 from pytest_charllm.records.telemetry import QUANTITIES
-from pytest_charllm.scenario import parse_key
 from pytest_charllm.scenario.flops import hardware_flops_per_step
+from pytest_charllm.scenario.key import parse_key
 from pytest_charllm.scenario.models import parameters, shape_of
 from pytest_charllm.scenario.traffic import collectives
 from pytest_charllm.store.baselines import BaselineStore

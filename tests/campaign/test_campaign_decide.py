@@ -10,7 +10,7 @@ from pytest_charllm.campaign.settings import Planned
 from pytest_charllm.errors import BadRecord
 from pytest_charllm.launch.names import LAUNCH, REQUEST
 from pytest_charllm.records import Fault, Pass, RankRequest, Verdict, from_json
-from pytest_charllm.scenario import parse_key
+from pytest_charllm.scenario.key import parse_key
 from pytest_charllm.store.run import RunDirectory
 
 A, B, C = (f"llama3-1b.mb{n}" for n in (1, 2, 4))

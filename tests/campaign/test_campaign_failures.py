@@ -9,7 +9,7 @@ from pytest_charllm.devices.probe import ComputeProcess
 from pytest_charllm.errors import DeviceError
 from pytest_charllm.launch.names import REQUEST
 from pytest_charllm.records import RankRequest, Status, Verdict, from_json
-from pytest_charllm.scenario import parse_key
+from pytest_charllm.scenario.key import parse_key
 
 A, B = "llama3-1b.mb1", "llama3-1b.mb2"
 TWO = "llama3-1b.dp2.mb1"

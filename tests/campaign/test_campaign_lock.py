@@ -14,7 +14,7 @@ import pytest
 from pytest_charllm.campaign.lock import lock_devices
 from pytest_charllm.errors import BadInput
 from pytest_charllm.hardware import Machine
-from pytest_charllm.scenario import parse_key
+from pytest_charllm.scenario.key import parse_key
 from pytest_charllm.store.run import RunDirectory, run_ids
 
 A = "llama3-1b.mb1"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pytest_charllm.campaign.campaign import _merge
 from pytest_charllm.campaign.settings import CampaignProgress, Planned
 from pytest_charllm.records import Fault, Pass, Verdict
-from pytest_charllm.scenario import parse_key
+from pytest_charllm.scenario.key import parse_key
 
 A, B, C, D, E = (f"llama3-1b.mb{n}" for n in (1, 2, 4, 8, 16))
 TWO = "llama3-1b.dp2.mb1"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_charllm.errors import BadInput
-from pytest_charllm.hardware import CATALOGUE, Machine, default_variant, match_name, parse_assume, resolve
+from pytest_charllm.hardware import Machine
+from pytest_charllm.hardware.catalogue import CATALOGUE, default_variant, match_name, parse_assume, resolve
 
 
 @pytest.mark.parametrize(

@@ -5,22 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from pytest_charllm.hardware import CATALOGUE, Machine, parse_assume
-from pytest_charllm.scenario import (
-    Broken,
-    Layout,
-    Options,
-    Recompute,
-    Scenario,
-    Sharding,
-    Training,
-    format_layout,
-    infeasible,
-    parse_key,
-    parse_layout,
-)
+from pytest_charllm.hardware import Machine
+from pytest_charllm.hardware.catalogue import CATALOGUE, parse_assume
+from pytest_charllm.scenario import Layout, Options, Recompute, Scenario, Sharding, Training
 from pytest_charllm.scenario.capabilities import ENGINES, unsupported
-from pytest_charllm.scenario.feasibility import RULES, engine, memory
+from pytest_charllm.scenario.feasibility import RULES, Broken, engine, infeasible, memory
+from pytest_charllm.scenario.key import parse_key
+from pytest_charllm.scenario.layout import format_layout, parse_layout
 from pytest_charllm.scenario.memory import need
 
 STUDY = {

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pytest_charllm.errors import BadInput
-from pytest_charllm.scenario import Options, Recompute, Scenario, Training, parse_key
+from pytest_charllm.scenario import Options, Recompute, Scenario, Training
 from pytest_charllm.scenario.flops import flops_per_token, hardware_flops_per_step
+from pytest_charllm.scenario.key import parse_key
 from pytest_charllm.scenario.models import Family, ModelShape, parameters, shape, shape_of
 
 

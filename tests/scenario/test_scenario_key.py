@@ -10,23 +10,11 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from pytest_charllm.errors import BadInput
-from pytest_charllm.scenario import (
-    Layout,
-    Options,
-    Precision,
-    Recompute,
-    Scenario,
-    Sharding,
-    Training,
-    canonical,
-    format_key,
-    format_layout,
-    parse_key,
-    parse_layout,
-)  # fmt: skip
+from pytest_charllm.scenario import Layout, Options, Precision, Recompute, Scenario, Sharding, Training
 from pytest_charllm.scenario import key as key_module
 from pytest_charllm.scenario.capabilities import ENGINES
-from pytest_charllm.scenario.layout import SCHEDULES
+from pytest_charllm.scenario.key import canonical, format_key, parse_key
+from pytest_charllm.scenario.layout import SCHEDULES, format_layout, parse_layout
 from pytest_charllm.scenario.models import models
 
 DEGREES = st.integers(1, 64)

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_charllm.scenario import Layout, Scenario, Sharding, Training, parameters, parse_key, shape
+from pytest_charllm.scenario import Layout, Scenario, Sharding, Training
+from pytest_charllm.scenario.key import parse_key
 from pytest_charllm.scenario.memory import MemoryNeed, need
+from pytest_charllm.scenario.models import parameters, shape
 
 GIB = 1 << 30
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_charllm.errors import BadInput
-from pytest_charllm.scenario import parameters, parse_key, shape
+from pytest_charllm.scenario.key import parse_key
+from pytest_charllm.scenario.models import parameters, shape
 from pytest_charllm.scenario.traffic import MIB, Predicted, collectives, ddp_buckets
 
 
@@ -38,7 +39,7 @@ REDUCER = """
 import os, sys, warnings
 warnings.simplefilter("ignore")
 import torch, torch.distributed as dist
-from pytest_charllm.scenario import shape
+from pytest_charllm.scenario.models import shape
 from pytest_charllm.scenario.models import parameter_list
 
 class Chain(torch.nn.Module):
