@@ -122,10 +122,11 @@ class Campaign:
                     self._timed(evidence, of=wanted[evidence.scenario.key])
 
     def _first_launches(self, planned: Planned) -> int:
+        # First, whoever says how often to launch: a file that cannot be trusted must not cost a launch.
+        baseline = self.baseline(planned.scenario.key)
         tier, asked = self.settings.tier, self._asked_launches(planned)
         if asked is not None:
             return asked
-        baseline = self.baseline(planned.scenario.key)
         # As far as that can be told before anything was measured: what the sensors mean is not known yet.
         here = comparable_of(self.settings.machine, tier.window)
         usable = baseline is not None and baseline.comparable.difference(here) is None

@@ -20,8 +20,8 @@ def begin(config: pytest.Config, state: State, machine: Machine, items: list[pyt
     Raises `pytest.UsageError` where an assumed machine was asked to run something.
     """
     options = state.options
-    only_listing = config.option.collectonly or options.plan
-    if machine.assumed and not only_listing and options.replay is None:
+    lists_only = _lists_only(config)
+    if machine.assumed and not (lists_only or options.plan) and options.replay is None:
         raise pytest.UsageError(
             "--charllm-assume runs nothing: add --charllm-plan or --collect-only, or replay launches of such a machine"
         )
@@ -30,7 +30,7 @@ def begin(config: pytest.Config, state: State, machine: Machine, items: list[pyt
         from pytest_charllm.plugin.plan import PlanPrinter
 
         config.pluginmanager.register(PlanPrinter(machine), "charllm-plan")
-    elif not config.option.collectonly:
+    elif not lists_only:
         from pytest_charllm.plugin.hooks import SuiteHooks
         from pytest_charllm.plugin.suite import Suite
 
@@ -38,6 +38,12 @@ def begin(config: pytest.Config, state: State, machine: Machine, items: list[pyt
         config.pluginmanager.register(SuiteHooks(state.suite), "charllm-suite")
         if benchmark.is_present(config):
             config.pluginmanager.register(benchmark.BenchmarkInterop(state.suite), "charllm-benchmark")
+
+
+def _lists_only(config: pytest.Config) -> bool:
+    """Whether pytest will show tests or fixtures instead of running anything: such a session is no run."""
+    option = config.option
+    return option.collectonly or option.setupplan or option.showfixtures or option.show_fixtures_per_test
 
 
 def _deselect(config: pytest.Config, items: list[pytest.Item]) -> None:

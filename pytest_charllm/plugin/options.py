@@ -87,6 +87,8 @@ def read_options(config: pytest.Config) -> Options:
     get = config.getoption
     here = config.invocation_params.dir
     replay = _folder("--charllm-replay", get("charllm_replay"), here)
+    if replay is not None and get("charllm_inject"):
+        raise pytest.UsageError("--charllm-inject: nothing can be injected into recorded launches (--charllm-replay)")
     return Options(
         gpu=_gpus(get("charllm_gpu")),
         microbatch=_microbatches(get("charllm_microbatch")),

@@ -185,6 +185,7 @@ def test_scenarios_without_measured(inner):
         (["--charllm-tier=daily"], "ERROR: --charllm-tier: 'daily' is none of smoke, nightly"),
         (["--charllm-missing=ignore"], "ERROR: --charllm-missing: 'ignore' is none of fail, record, skip"),
         (["--charllm-replay=nowhere"], "ERROR: --charllm-replay: *nowhere is not a directory"),
+        (["--charllm-inject=crash", "--charllm-replay=."], "ERROR: --charllm-inject: nothing can be injected *"),
         (["--charllm-inject=slow=0.1"], "ERROR: --charllm-inject: fault 'slow' is not known*"),
     ],
 )

@@ -103,15 +103,17 @@ def test_run_directory_that_cannot_be_written(site):
     assert line.startswith("ERROR: run directory file/below/runs/")
 
 
-def test_corrupt_baseline_is_an_error_of_one_line(site):
-    """File and field are named; the scenario is not judged, and not launched either."""
+@pytest.mark.parametrize("arguments", [[], ["--charllm-launches=1"]])
+def test_corrupt_baseline_is_an_error_of_one_line(site, arguments):
+    """File and field are named; the scenario is not judged, and not launched either, whoever says how often."""
     inner = site("completed")
     folder = inner.pytester.mkdir("baselines") / "h200-sxm" / "1x1"
     folder.mkdir(parents=True)
     (folder / "llama3-1b.mb1.json").write_text('{"schema": 9}')
-    result = inner.run()
+    result = inner.run(*arguments)
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["ERROR test_suite.py::test_it* - baselines/*llama3-1b.mb1.json: field schema is 9*"])
+    assert not list((run_directory(inner).path / "launches").glob("*"))
 
 
 def test_replay_of_an_earlier_run(site):

@@ -116,6 +116,14 @@ def test_campaign_that_cannot_start_is_exit_4(inner, monkeypatch):
     result.stdout.no_fnmatch_line("*= charllm: *")  # the summary of a run that never was
 
 
+@pytest.mark.parametrize("option", ["--collect-only", "--setup-plan", "--fixtures", "--fixtures-per-test"])
+def test_what_only_lists_is_no_run(inner, created, option):
+    """An empty run would be the `latest`, and a list end with the code for "nothing was judged"."""
+    inner.suite(CHECK)
+    assert inner.run(option).ret == 0
+    assert not created
+
+
 def test_fault_on_a_rank_that_no_launch_has_is_exit_4(inner, created):
     """It would never happen, and the drill would be green for the wrong reason."""
     inner.suite(CHECK)
