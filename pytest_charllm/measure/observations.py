@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Sequence
 
 from pytest_charllm.measure.windows import DeviceWindow
-from pytest_charllm.records import Finding, Launch, Trace
+from pytest_charllm.records import Fault, Finding, Launch, Trace
+from pytest_charllm.records.faults import describe_fault
 
 CAPPED_SHARE = 0.97
 """From this share of the power limit on the card is held back by it: clocks will move, not watts."""
@@ -61,7 +62,7 @@ def power_capped(windows: Sequence[DeviceWindow], mean_power_w: float | None) ->
 
 def launch_findings(launch: Launch) -> list[Finding]:
     """The notes of launcher and ranks, and what was injected on purpose."""
-    findings = [Finding(kind="injected", text=_injected(launch, fault.name, fault.value)) for fault in launch.faults]
+    findings = [Finding(kind="injected", text=_injected(launch, fault)) for fault in launch.faults]
     for note in launch.notes:
         findings.append(Finding(kind="hung-at-exit" if note.startswith("hung at exit") else "note", text=note))
     for report in launch.ranks:
@@ -69,17 +70,14 @@ def launch_findings(launch: Launch) -> list[Finding]:
     return findings
 
 
-def _injected(launch: Launch, name: str, requested: float | None) -> str:
-    if requested is None:
-        return name
+def _injected(launch: Launch, fault: Fault) -> str:
     achieved = [
-        fault.achieved
+        applied.achieved
         for report in launch.ranks
-        for fault in report.faults
-        if fault.name == name and fault.achieved is not None
+        for applied in report.faults
+        if applied.name == fault.name and applied.achieved is not None
     ]
-    told = f"{100 * statistics.median(achieved):.1f} %" if achieved else "not known"
-    return f"{name}: requested {100 * requested:.1f} %, achieved {told}"
+    return describe_fault(fault.name, fault.value, statistics.median(achieved) if achieved else None)
 
 
 def _told(uuid: str | None, text: str) -> str:

@@ -100,7 +100,7 @@ class SuiteHooks:
         found = collected(item)
         if item.nodeid in self._without_baseline:
             key = self._without_baseline[item.nodeid]
-            self._suite.settle(item, key, Outcome.NO_BASELINE, "none on record, not launched")
+            self._suite.settle(item, key, Outcome.NO_BASELINE, opening.NOT_LAUNCHED)
         elif found is not None and found.broken is not None:
             self._suite.settle(item, found.planned.scenario.key, Outcome.INFEASIBLE, str(found.broken))
 

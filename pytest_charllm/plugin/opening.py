@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pytest_charllm.hardware import Machine
     from pytest_charllm.records import Baseline
 
+NOT_LAUNCHED = "none on record, not launched"
+
 
 def open_campaign(
     config: pytest.Config,
@@ -50,7 +52,7 @@ def skip_without_baseline(
     for item in _to_run(items):
         found = collected(item)
         if found is not None and not _on_record(config, options, machine, found.planned.scenario.key):
-            item.add_marker(pytest.mark.skip(reason="NO_BASELINE: none on record, not launched"))
+            item.add_marker(pytest.mark.skip(reason=f"NO_BASELINE: {NOT_LAUNCHED}"))
             skipped[item.nodeid] = found.planned.scenario.key
     return skipped
 

@@ -35,14 +35,14 @@ class PlanPrinter:
 
 def plan(machine: Machine, items: list[CollectedScenario]) -> str:
     """A line a scenario: key, estimated memory per GPU, and whether it can run or which rule forbids it."""
-    from tabulate import tabulate
+    from pytest_charllm.report.text import grid
 
     unique = {item.planned.scenario.key: item for item in items}
     rows = [
         (key, _memory(item), f"INFEASIBLE {item.broken}" if item.broken else "feasible") for key, item in unique.items()
     ]
     feasible = sum(item.broken is None for item in unique.values())
-    table = tabulate(rows, headers=("scenario", "memory per GPU", "plan"), disable_numparse=True) if rows else ""
+    table = grid(("scenario", "memory per GPU", "plan"), rows)
     return f"{table}\n\n{len(rows)} scenarios on {describe(machine)}: {feasible} feasible".strip()
 
 

@@ -47,6 +47,19 @@ def format_fault(fault: Fault) -> str:
     return f"{fault.name}{value}{rank}"
 
 
+def describe_fault(name: str, value: float | None, achieved: float | None) -> str:
+    """What was injected, in words: ``slowdown: 10.0 % requested, 10.2 % achieved``, ``hang at step 3``.
+
+    `achieved` is the share that a slowdown came to, None where no rank told.
+    """
+    if value is None:
+        return name
+    if name != SLOWDOWN:
+        return f"{name} at step {value:g}"
+    told = "achieved not known" if achieved is None else f"{100 * achieved:.1f} % achieved"
+    return f"{name}: {100 * value:.1f} % requested, {told}"
+
+
 def _share(text: str, value: str | None) -> float:
     try:
         share = float(value or "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_charllm.judge.verdicts import line
 from pytest_charllm.judge.wording import moved, name
 from pytest_charllm.records import MetricVerdict, Verdict
-from pytest_charllm.records.faults import SLOWDOWN
+from pytest_charllm.records.faults import describe_fault
 from pytest_charllm.report.case import Case
 from pytest_charllm.report.numbers import significant
 
@@ -46,14 +46,4 @@ def progress(key: str, pass_: str, launch: int, of: int, phase: str, tokens_per_
 
 def injected(case: Case) -> str:
     """``slowdown: 10.0 % requested, 10.2 % achieved``; "" where nothing was injected."""
-    return "; ".join(_fault(*fault) for fault in case.faults)
-
-
-def _fault(fault: str, requested: float | None, achieved: float | None) -> str:
-    if requested is None:
-        return fault
-    if fault != SLOWDOWN:
-        return f"{fault} at step {requested:g}"
-    return f"{fault}: {100 * requested:.1f} % requested, " + (
-        "achieved not known" if achieved is None else f"{100 * achieved:.1f} % achieved"
-    )
+    return "; ".join(describe_fault(*fault) for fault in case.faults)

@@ -193,7 +193,7 @@ def test_what_is_worth_a_line(make: SimpleNamespace) -> None:
     measurement = measure(launch, trace, make.machine())
     assert measurement.injected
     assert {finding.kind: finding.text for finding in measurement.findings} == {
-        "injected": "slowdown: requested 5.0 %, achieved 5.2 %",
+        "injected": "slowdown: 5.0 % requested, 5.2 % achieved",
         "hung-at-exit": "hung at exit: rank 0 still alive",
         "note": "rank 0: odd",
         "power-capped": "mean power of 690 W is 99 % of the limit of 700 W",

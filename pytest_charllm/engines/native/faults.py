@@ -16,7 +16,7 @@ from pytest_charllm.engines.native.clock import Span, mark_type
 from pytest_charllm.engines.native.world import World
 from pytest_charllm.errors import BadInput
 from pytest_charllm.records import Fault, FaultApplied
-from pytest_charllm.records.faults import format_fault
+from pytest_charllm.records.faults import SLOWDOWN, format_fault
 
 _DEFAULT_STEP = {"early-exit": 1}
 _RESOLUTION = 0.002
@@ -66,11 +66,11 @@ class Faults:
 
     def __init__(self, faults: Sequence[Fault], world: World) -> None:
         mine = [fault for fault in faults if fault.rank is None or fault.rank == world.rank]
-        share = sum(fault.value or 0.0 for fault in mine if fault.name == "slowdown")
+        share = sum(fault.value or 0.0 for fault in mine if fault.name == SLOWDOWN)
         self._world = world
         self._slowdown = Slowdown(share, world.device) if share > 0 else None
-        self._somebody_slow = any(fault.name == "slowdown" for fault in faults)
-        self._at_step = [(_step(fault), fault) for fault in mine if fault.name != "slowdown"]
+        self._somebody_slow = any(fault.name == SLOWDOWN for fault in faults)
+        self._at_step = [(_step(fault), fault) for fault in mine if fault.name != SLOWDOWN]
 
     def check(self, steps: int) -> None:
         """Raise `BadInput` for a fault that would never happen in a window of that many steps."""
@@ -123,7 +123,7 @@ class Faults:
             return ()
         extra_s = sum(span.cost_s for span in extra)
         achieved = extra_s / (sum(span.cost_s for span in steps) - extra_s)
-        return (FaultApplied(name="slowdown", requested=self._slowdown.share, achieved=achieved),)
+        return (FaultApplied(name=SLOWDOWN, requested=self._slowdown.share, achieved=achieved),)
 
 
 def _step(fault: Fault) -> int:
