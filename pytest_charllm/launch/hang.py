@@ -58,19 +58,21 @@ def main_thread_frame(stacks: str) -> tuple[str, str] | None:
 def suspect(stacks: Mapping[int, str], progress: Mapping[int, RankProgress], ranks: Iterable[int]) -> int | None:
     """The rank that the others wait for, None when the evidence names nobody or several.
 
-    The one that never started; else the one whose main thread is not inside torch, while all others are: a rank
-    that waits in a collective is there.
+    The one that never started; else the one that did not answer when asked for its stacks: it is stopped, or stuck in
+    the kernel; else the one whose main thread is not inside torch, while all others are: a rank that waits in a
+    collective is there.
     """
     ranks = list(ranks)
     if len(ranks) == 1:
         return ranks[0]
     absent = [rank for rank in ranks if rank not in progress]
+    mute = [rank for rank in ranks if not stacks.get(rank)]
     outside = []
     for rank in ranks:
         frame = main_thread_frame(stacks.get(rank, ""))
         if frame is not None and "/torch/" not in frame[0]:
             outside.append(rank)
-    for candidates in (absent, outside):
+    for candidates in (absent, mute, outside):
         if len(candidates) == 1:
             return candidates[0]
     return None

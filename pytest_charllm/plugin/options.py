@@ -32,6 +32,8 @@ class Options:
     missing: str
     faults: tuple[Fault, ...]
     seed: int
+    project: Path
+    """Folder of the checkout: of ``known.toml``, and of the two below unless they were named."""
     root: Path
     shipped: Path
     replay: Path | None
@@ -71,10 +73,12 @@ def add_options(parser: pytest.Parser) -> None:
         help="Put a known fault into the ranks: slowdown=0.10, hang, crash, oom, early-exit, nan. Repeatable.",
     )  # fmt: skip
     group.addoption("--charllm-seed", metavar="N", default="1234", help="Seed of weights and tokens. Default: 1234.")
-    group.addoption("--charllm-dir", metavar="DIR", help="Runs and local baselines. Default: <rootdir>/.charllm.")
+    group.addoption(
+        "--charllm-dir", metavar="DIR", help="Runs and local baselines. Default: .charllm in the root."
+    )
     group.addoption(
         "--charllm-baselines", metavar="DIR",
-        help="Baselines under version control, only read. Default: <rootdir>/baselines.",
+        help="Baselines under version control, only read. Default: baselines in the root.",
     )  # fmt: skip
     group.addoption(
         "--charllm-replay", metavar="DIR",
@@ -85,7 +89,7 @@ def add_options(parser: pytest.Parser) -> None:
 def read_options(config: pytest.Config) -> Options:
     """Raises `pytest.UsageError` with one line naming the option."""
     get = config.getoption
-    here = config.invocation_params.dir
+    here, project = config.invocation_params.dir, _project(config)
     replay = _folder("--charllm-replay", get("charllm_replay"), here)
     if replay is not None and get("charllm_inject"):
         raise pytest.UsageError("--charllm-inject: nothing can be injected into recorded launches (--charllm-replay)")
@@ -98,8 +102,9 @@ def read_options(config: pytest.Config) -> Options:
         missing=_one_of("--charllm-missing", get("charllm_missing"), MISSING) or "fail",
         faults=_faults(get("charllm_inject")),
         seed=_at_least("--charllm-seed", get("charllm_seed"), 0) or 0,
-        root=_folder("--charllm-dir", get("charllm_dir"), here) or config.rootpath / ".charllm",
-        shipped=_folder("--charllm-baselines", get("charllm_baselines"), here) or config.rootpath / "baselines",
+        project=project,
+        root=_folder("--charllm-dir", get("charllm_dir"), here) or project / ".charllm",
+        shipped=_folder("--charllm-baselines", get("charllm_baselines"), here) or project / "baselines",
         replay=_launches(replay) if replay is not None else None,
         plan=get("charllm_plan"),
     )
@@ -132,6 +137,16 @@ def fault_texts(options: Options) -> list[str]:
     from pytest_charllm.records.faults import format_fault
 
     return [format_fault(fault) for fault in options.faults]
+
+
+def _project(config: pytest.Config) -> Path:
+    """pytest's root where that is certain, else the working directory, as for `pytest-charllm`.
+
+    Without an ini file pytest guesses it from every path on the command line, and takes ``--charllm-dir /data`` for
+    one of them as soon as that folder exists: baselines and ``known.toml`` would be looked for at ``/``.
+    """
+    certain = config.inipath is not None or config.option.rootdir
+    return config.rootpath if certain else config.invocation_params.dir
 
 
 def _split(texts: Iterable[str]) -> list[str]:

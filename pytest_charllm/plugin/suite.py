@@ -49,8 +49,8 @@ class Suite:
         """Start the campaign over these items. Raises `BadInput` where it cannot start."""
         from pytest_charllm.plugin.waivers import read_waivers
 
-        root = self._config.rootpath
-        self._waivers = read_waivers([root / "known.toml", root / "suites" / "known.toml"])
+        project = self.options.project
+        self._waivers = read_waivers([project / "known.toml", project / "suites" / "known.toml"])
         self.campaign = opening.open_campaign(self._config, self.options, self.machine, items, self.progress)
 
     def close(self, *, interrupted: bool) -> None:

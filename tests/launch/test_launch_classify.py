@@ -185,6 +185,18 @@ def test_hang_names_the_rank_outside_torch() -> None:
     assert "all_reduce" in failure.detail
 
 
+def test_hang_of_a_stopped_process() -> None:
+    """SIGSTOP, or a driver call that never returns: it alone cannot show its stacks, which named nobody."""
+    waiting = (
+        'Current thread 0x0001 (most recent call first):\n  File "/torch/distributed_c10d.py", line 9 in all_reduce\n'
+    )
+    hang = Hang(reason="no progress for 30 s", at_s=130.0, stacks={0: waiting, 1: ""})
+    _, failure = cause(hang=hang, progress={0: told(0), 1: told(1)})
+
+    assert failure.rank == 1
+    assert failure.summary.endswith("; rank 1 does not answer: it is stopped, or stuck in the kernel")
+
+
 def test_hang_of_a_rank_that_never_started() -> None:
     """A rank without a word has no stack to show, and must be named all the same."""
     _, failure = cause(hang=Hang(reason="no progress for 180 s", at_s=280.0, stacks={0: ""}), progress={0: told(0)})

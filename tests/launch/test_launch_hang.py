@@ -72,3 +72,4 @@ def test_suspect_needs_one_answer() -> None:
     assert suspect({0: DUMP, 1: DUMP}, progress, [0, 1]) is None
     assert suspect({0: DUMP, 1: DUMP.replace("/project/", "/torch/")}, progress, [0, 1]) == 0
     assert suspect({}, {0: told("start", 0)}, [0, 1]) == 1
+    assert suspect({}, progress, [0, 1]) is None

@@ -53,6 +53,20 @@ def test_settings_come_from_the_command_line(inner, created):
     assert asked.launcher is None
 
 
+def test_a_folder_elsewhere_does_not_move_the_project(inner, created, tmp_path_factory):
+    """Without an ini file pytest takes the common ancestor of all paths it sees, that of an option's value as well."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    inner.suite(CHECK)
+    inner.run("--charllm-dir", str(elsewhere))
+    settings = created[0].settings
+    assert settings.root == elsewhere
+    assert settings.shipped == inner.pytester.path / "baselines"
+    (inner.pytester.path / "known.toml").write_text("not TOML")
+    result = inner.run("--charllm-dir", str(elsewhere))
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: *known.toml: *"])
+
+
 def test_gpus_are_nightly_by_default(inner, created):
     """Without a tier a GPU gets the evidence a nightly needs."""
     inner.suite(CHECK)
