@@ -73,9 +73,7 @@ def add_options(parser: pytest.Parser) -> None:
         help="Put a known fault into the ranks: slowdown=0.10, hang, crash, oom, early-exit, nan. Repeatable.",
     )  # fmt: skip
     group.addoption("--charllm-seed", metavar="N", default="1234", help="Seed of weights and tokens. Default: 1234.")
-    group.addoption(
-        "--charllm-dir", metavar="DIR", help="Runs and local baselines. Default: .charllm in the root."
-    )
+    group.addoption("--charllm-dir", metavar="DIR", help="Runs and local baselines. Default: .charllm in the root.")
     group.addoption(
         "--charllm-baselines", metavar="DIR",
         help="Baselines under version control, only read. Default: baselines in the root.",
