@@ -99,7 +99,7 @@ def _hang(facts: Facts) -> Failure | None:
     summary = f"{hang.reason}; " + "; ".join(states.values())
     if rank is not None and (frame := main_thread_frame(hang.stacks.get(rank, ""))) is not None:
         summary += f"; rank {rank} is in {frame[1]} ({frame[0]})"
-    elif rank in facts.progress and not hang.stacks.get(rank):
+    elif rank is not None and rank in facts.progress and not hang.stacks.get(rank):
         summary += f"; rank {rank} does not answer: it is stopped, or stuck in the kernel"
     return _failure(facts, "hang", summary, rank, detail)
 
