@@ -18,7 +18,7 @@ from pytest_charllm.engines.native.clock import Span
 from pytest_charllm.engines.native.faults import Faults, Slowdown
 from pytest_charllm.engines.native.world import World
 from pytest_charllm.errors import BadInput
-from pytest_charllm.records import Pass, RankReport, RankRequest
+from pytest_charllm.records import Pass, RankReport, RankRequest, tier
 from pytest_charllm.records.faults import parse_fault
 from pytest_charllm.scenario import Precision, Recompute
 from pytest_charllm.scenario.flops import hardware_flops_per_step
@@ -26,6 +26,7 @@ from pytest_charllm.scenario.models import shape
 
 MakeRequest = Callable[..., RankRequest]
 CPU = torch.device("cpu")
+WINDOW = tier("smoke", is_cpu=True).window
 pytestmark = pytest.mark.usefixtures("alone")
 
 
@@ -118,8 +119,9 @@ def test_hang_never_returns(make_request: MakeRequest, monkeypatch: pytest.Monke
 
 def test_a_fault_that_would_never_happen_is_refused(make_request: MakeRequest) -> None:
     """A drill that stays green because its fault lay behind the window."""
-    with pytest.raises(BadInput, match="crash=16: the window has only steps 0 to 15"):
-        timed(make_request, "crash=16")
+    steps = WINDOW.min_steps
+    with pytest.raises(BadInput, match=f"crash={steps}: the window has only steps 0 to {steps - 1}"):
+        timed(make_request, f"crash={steps}")
 
 
 def test_faults_of_other_ranks_are_not_mine() -> None:
@@ -169,7 +171,7 @@ def test_linear_layers_go_through_functional(make_request: MakeRequest, monkeypa
         torch.nn.functional, "linear", lambda *args, **kwargs: calls.append(1) or original(*args, **kwargs)
     )
     timed(make_request)
-    assert len(calls) == (7 + 1) * (3 + 16)
+    assert len(calls) == (7 + 1) * (WINDOW.warmup_steps + WINDOW.min_steps)
 
 
 def test_calibration_work_is_what_was_done() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pytest_charllm.records import Fault, Pass, RankReport, RankRequest, from_json
+from pytest_charllm.records import Fault, Pass, RankReport, RankRequest, from_json, tier
 from pytest_charllm.scenario import Precision, Recompute, Sharding
 from pytest_charllm.scenario.flops import hardware_flops_per_step
 from pytest_charllm.scenario.models import parameters, shape_of
@@ -149,13 +149,14 @@ def test_a_slowdown_of_one_rank_leaves_the_ranks_in_step(answers: dict[str, list
 
 def test_a_timed_report_is_complete(answers: dict[str, list[RankReport]]) -> None:
     """The measuring side needs wall, CPU time and one of each calibration for every step, within the window's edges."""
+    steps = tier("smoke", is_cpu=True).window.min_steps
     for report in answers["slowed"]:
         assert report.steps is not None
         assert report.window is not None
-        assert len(report.steps.wall_s) == len(report.steps.cpu_s) == 16
+        assert len(report.steps.wall_s) == len(report.steps.cpu_s) == steps
         assert [each.kind for each in report.calibration] == ["matmul", "decoder"]
         for each in report.calibration:
-            assert len(each.wall_s) == len(each.cpu_s) == 16
+            assert len(each.wall_s) == len(each.cpu_s) == steps
         inside_s = sum(report.steps.wall_s) + sum(sum(each.wall_s) for each in report.calibration)
         assert inside_s <= (report.window.end_mono_ns - report.window.begin_mono_ns) / 1e9
         assert report.losses == report.collectives == ()
