@@ -68,10 +68,16 @@ def _silent_exit(facts: Facts) -> Failure | None:
 
 
 def _agent_killed(facts: Facts) -> Failure | None:
-    """Its ranks die with it, which from outside looks as if they had left."""
-    if facts.agent_exit is None or facts.agent_exit >= 0:
+    """Its ranks go with it, which from outside looks as if they had left."""
+    if facts.agent_exit is None:  # the launcher ended it
         return None
-    return _of_agent(facts, "harness", f"torchrun's agent was ended by {_signal_name(-facts.agent_exit)} from outside")
+    if facts.agent_exit < 0:
+        by = _signal_name(-facts.agent_exit)
+    elif facts.agent is not None and facts.agent.error_type == "SignalException":
+        by = f"a signal ({facts.agent.error})"
+    else:
+        return None
+    return _of_agent(facts, "harness", f"torchrun's agent was ended by {by} from outside")
 
 
 def _left_early(facts: Facts) -> Failure | None:

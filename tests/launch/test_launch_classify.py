@@ -99,6 +99,12 @@ def test_ranks_that_died_with_their_agent_did_not_leave() -> None:
     status, failure = cause(left=(1,), progress={0: told(0), 1: told(1)}, errors={0: error(0, RESET)}, agent_exit=-9)
     assert (status, failure.rank) == (Status.HARNESS, None)
     assert failure.summary == "torchrun's agent was ended by SIGKILL from outside"
+    asked = AgentReport(error_type="SignalException", error="Process 12 got signal: 15")
+    status, failure = cause(left=(0, 1), agent=asked, agent_exit=1)
+    assert (status, failure.rank) == (Status.HARNESS, None)
+    assert failure.summary == "torchrun's agent was ended by a signal (Process 12 got signal: 15) from outside"
+    _, failure = cause(left=(0,), agent=asked, agent_exit=None)
+    assert failure.rank == 0, "the launcher ended the agent because that rank had left"
     status, failure = cause(left=(1,), errors={0: error(0, "no such file")}, agent_exit=-9)
     assert (status, failure.rank) == (Status.CRASHED, 0), "what a rank says of itself comes first"
 
