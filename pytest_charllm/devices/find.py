@@ -29,20 +29,17 @@ CPU_RANKS = 2
 
 def find_machine(
     *,
-    assume: Machine | None = None,
     environ: Mapping[str, str] = os.environ,
     pci_root: Path = pci.PCI_DEVICES,
     probe: Sequence[str] = PROBE,
     timeout_s: float = 20.0,
 ) -> Machine:
-    """The machine we run on, or the one to assume. Loads no vendor library into this process.
+    """The machine we run on. Loads no vendor library into this process.
 
     The cpu machine only where there is no GPU, or where CUDA_VISIBLE_DEVICES hides them all: a GPU whose driver does
     not answer raises `DeviceError`, and so do an unknown GPU model, different models on one node, and an entry of
     CUDA_VISIBLE_DEVICES that names no GPU here.
     """
-    if assume is not None:
-        return assume
     if hides_all(environ):
         return cpu_machine(environ)
     plugged = pci.gpus(pci_root)

@@ -129,12 +129,6 @@ def test_a_child_that_babbles_is_an_error(find):
         find(b'{"devices": [')
 
 
-def test_an_assumed_machine_is_taken_as_it_is():
-    """Planning without hardware asks no driver."""
-    assumed = Machine(variant="h200-sxm", gpus_per_node=8, assumed=True)
-    assert find_machine(assume=assumed, probe=("/does/not/exist",)) is assumed
-
-
 def test_the_real_child_answers_on_this_machine():
     """The one test with the real probe: whatever is here, it is a machine or one clear line."""
     try:
