@@ -11,10 +11,11 @@ from pytest_charllm.errors import HarnessError
 from pytest_charllm.store.paths import shown
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, option: str = "--charllm-dir") -> None:
     """Replace `path` by `data`; a reader, a crash or a power cut sees the old file or the new one, nothing between.
 
     Missing folders are made. Raises `HarnessError` when the file cannot be written; the old one is then untouched.
+    `option` is the one that would put it elsewhere.
     """
     # In the same folder, because a rename is atomic only within one file system.
     temporary = path.parent / f".{path.name[:200]}.{secrets.token_hex(4)}.tmp"
@@ -30,7 +31,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         reason = error.strerror or error
-        raise HarnessError(f"{shown(path)} not writable: {reason}; choose another folder with --charllm-dir") from None
+        raise HarnessError(f"{shown(path)} not writable: {reason}; choose another folder with {option}") from None
 
 
 def _sync_folder(folder: Path) -> None:

@@ -66,7 +66,7 @@ class BaselineStore:
         path = self.path(machine, baseline.scenario_key)
         data = seal(baseline, shown(path))
         _parse(path, data)
-        write_atomically(path, data)
+        write_atomically(path, data, "--charllm-dir" if machine.is_cpu else "--charllm-baselines")
         return path
 
     def entries(self) -> list[Entry]:

@@ -211,6 +211,15 @@ def test_nesting_without_end_is_corrupt_too(store: BaselineStore, path: Path, h2
         store.find(h200, KEY)
 
 
+def test_a_folder_that_cannot_be_written_names_the_right_option(
+    tmp_path: Path, baseline: Baseline, h200: Machine
+) -> None:
+    """A GPU's baselines are not in the run directory: --charllm-dir would not have helped."""
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(HarnessError, match=r"choose another folder with --charllm-baselines$"):
+        BaselineStore(tmp_path / "file", tmp_path / "local").write(baseline, h200)
+
+
 def test_a_file_in_another_place_is_refused(store: BaselineStore, path: Path, h200: Machine) -> None:
     """A baseline copied to another scenario or another GPU's folder would be judged against silently."""
     path.with_name("llama3-1b.mb2.json").write_bytes(path.read_bytes())
