@@ -211,15 +211,6 @@ def test_nesting_without_end_is_corrupt_too(store: BaselineStore, path: Path, h2
         store.find(h200, KEY)
 
 
-def test_a_folder_that_cannot_be_written_names_the_right_option(
-    tmp_path: Path, baseline: Baseline, h200: Machine
-) -> None:
-    """A GPU's baselines are not in the run directory: --charllm-dir would not have helped."""
-    (tmp_path / "file").write_text("no folder")
-    with pytest.raises(HarnessError, match=r"choose another folder with --charllm-baselines$"):
-        BaselineStore(tmp_path / "file", tmp_path / "local").write(baseline, h200)
-
-
 def test_a_file_in_another_place_is_refused(store: BaselineStore, path: Path, h200: Machine) -> None:
     """A baseline copied to another scenario or another GPU's folder would be judged against silently."""
     path.with_name("llama3-1b.mb2.json").write_bytes(path.read_bytes())
@@ -269,9 +260,9 @@ def test_published_figures_are_no_baselines(store: BaselineStore, path: Path) ->
 
 
 def test_a_refusing_disk_is_one_line(store: BaselineStore, baseline: Baseline, h200: Machine) -> None:
-    """The folder's place is taken by a file: said in one line with the way out, nothing left behind."""
+    """Said in one line, with the option that helps: a GPU's baselines are not in the run directory. Nothing is left."""
     store.shipped.parent.mkdir(exist_ok=True)
     store.shipped.write_text("in the way")
-    with pytest.raises(HarnessError, match=r"not writable: .*; choose another folder with --charllm-dir"):
+    with pytest.raises(HarnessError, match=r"not writable: .*; choose another folder with --charllm-baselines"):
         store.write(baseline, h200)
     assert store.find(h200, KEY) is None
