@@ -44,8 +44,8 @@ class Against:
 
 
 @dataclass(frozen=True)
-class Case:
-    """What every judgement of one scenario tells, whatever the verdict."""
+class Grounds:
+    """What a judgement of one scenario stands on, and tells whatever the verdict."""
 
     scenario_key: str
     baseline: Baseline | None

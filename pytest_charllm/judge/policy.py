@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from pytest_charllm.judge.evidence import Against, Case, invalid, split
+from pytest_charllm.judge.evidence import Against, Grounds, invalid, split
 from pytest_charllm.judge.findings import judge_findings
 from pytest_charllm.judge.metric import Call, Outcome, judge_metric, judge_power, judge_wall
 from pytest_charllm.judge.reference import start_temperatures
@@ -59,20 +59,20 @@ class Policy:
         against = Against.of(baseline, comparable, self.is_cpu)
         wanted = self._wanted(baseline, against, speed) if first_launches is None else first_launches
         first, again = split(rounds, wanted)
-        case = Case(scenario.key, baseline, (*first, *again), diagnostic)
-        if (reason := invalid(case.launches, diagnostic)) is not None:
-            return case.judgement(Verdict.INVALID, reason)
+        grounds = Grounds(scenario.key, baseline, (*first, *again), diagnostic)
+        if (reason := invalid(grounds.launches, diagnostic)) is not None:
+            return grounds.judgement(Verdict.INVALID, reason)
         strict_only = self.is_cpu and (not speed or not against.samples)
-        if len(first) < wanted and not (strict_only and case.failed):
+        if len(first) < wanted and not (strict_only and grounds.failed):
             reason = f"{len(first)} of {wanted} launches of the first round"
             return NeedMore(launches=wanted - len(first), reason=reason)
         if strict_only:
-            return self._by_checks(case, against.reason if speed else "not judged: only its strict checks are")
+            return self._by_checks(grounds, against.reason if speed else "not judged: only its strict checks are")
         before = self._outcomes(against.samples, first)
         breached = [outcome for outcome in before if outcome.call is Call.WORSE]
         if breached and len(again) < self.tier.confirm_launches:
             return self._confirmation(breached, against.samples, first, self.tier.confirm_launches - len(again))
-        return self._by_metrics(case, against, before, self._outcomes(against.samples, again) if again else [])
+        return self._by_metrics(grounds, against, before, self._outcomes(against.samples, again) if again else [])
 
     def _wanted(self, baseline: Baseline | None, against: Against, speed: bool) -> int:
         if self.is_cpu and not speed:
@@ -104,33 +104,33 @@ class Policy:
         cool_to_c = {} if self.is_cpu else {uuid: recorded_c.get(uuid, here_c[uuid]) for uuid in here_c}
         return NeedMore(launches=launches, reason=f"to be confirmed: {told}", cool_to_c=cool_to_c)
 
-    def _by_checks(self, case: Case, reason: str) -> Judgement:
-        rows = listed(CPU, case.launches, reason) + _others(case.launches, CPU)
-        if case.failed:
-            return case.judgement(Verdict.REGRESSION, red((), case.failed), rows)
-        if not case.checks:
-            return case.judgement(Verdict.INCONCLUSIVE, f"{UNCHECKED}; speed {reason}", rows)
-        return case.judgement(Verdict.PASS, f"{len(case.checks)} strict checks hold; speed {reason}", rows)
+    def _by_checks(self, grounds: Grounds, reason: str) -> Judgement:
+        rows = listed(CPU, grounds.launches, reason) + _others(grounds.launches, CPU)
+        if grounds.failed:
+            return grounds.judgement(Verdict.REGRESSION, red((), grounds.failed), rows)
+        if not grounds.checks:
+            return grounds.judgement(Verdict.INCONCLUSIVE, f"{UNCHECKED}; speed {reason}", rows)
+        return grounds.judgement(Verdict.PASS, f"{len(grounds.checks)} strict checks hold; speed {reason}", rows)
 
     def _by_metrics(
-        self, case: Case, against: Against, before: Sequence[Outcome], after: Sequence[Outcome]
+        self, grounds: Grounds, against: Against, before: Sequence[Outcome], after: Sequence[Outcome]
     ) -> Judgement:
         required = CPU_REQUIRED if self.is_cpu else self.tier.required
         confirmed = {outcome.metric: outcome for outcome in after}
         rows = [metric_verdict(first, confirmed.get(first.metric), first.metric in required) for first in before]
         if not against.samples:
             rows = [without_baseline(row) for row in rows]
-        rows += _others(case.launches, [first.metric for first in before])
+        rows += _others(grounds.launches, [first.metric for first in before])
         findings = judge_findings(before, after)
-        if case.failed or any(row.verdict is Verdict.REGRESSION for row in rows):
-            return case.judgement(Verdict.REGRESSION, red(rows, case.failed), rows, findings)
+        if grounds.failed or any(row.verdict is Verdict.REGRESSION for row in rows):
+            return grounds.judgement(Verdict.REGRESSION, red(rows, grounds.failed), rows, findings)
         if not against.samples:
-            return case.judgement(Verdict.NO_BASELINE, against.reason, rows, findings)
-        reason = undecided(rows, required) or (UNCHECKED if self.tier.diagnostic and not case.checks else None)
+            return grounds.judgement(Verdict.NO_BASELINE, against.reason, rows, findings)
+        reason = undecided(rows, required) or (UNCHECKED if self.tier.diagnostic and not grounds.checks else None)
         if reason is not None:
-            return case.judgement(Verdict.INCONCLUSIVE, reason, rows, findings)
+            return grounds.judgement(Verdict.INCONCLUSIVE, reason, rows, findings)
         better = any(row.verdict is Verdict.IMPROVED for row in rows)
-        return case.judgement(Verdict.IMPROVED if better else Verdict.PASS, green(rows), rows, findings)
+        return grounds.judgement(Verdict.IMPROVED if better else Verdict.PASS, green(rows), rows, findings)
 
 
 def _others(launches: Sequence[Measurement], told: Collection[str]) -> list[MetricVerdict]:
