@@ -14,7 +14,7 @@ from pytest_charllm.hardware import Machine
 from pytest_charllm.records import Baseline, from_json
 from pytest_charllm.store.atomic import write_atomically
 from pytest_charllm.store.paths import shown
-from pytest_charllm.store.reading import read_bytes
+from pytest_charllm.store.reading import find, read_bytes
 from pytest_charllm.store.seal import edited, seal
 
 RESERVED = "published"
@@ -110,7 +110,7 @@ def _path(folder: Path, machine: Machine, key: str) -> Path:
 
 
 def _entries(folder: Path) -> Iterator[Entry]:
-    for path in folder.glob("*/*/*.json"):
+    for path in find(folder, "*/*/*.json"):
         variant, shape = path.parent.parent.name, path.parent.name
         if variant != RESERVED and not path.name.startswith("."):
             yield Entry(path, variant, shape, path.name.removesuffix(".json"))

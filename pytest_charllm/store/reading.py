@@ -5,11 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
-from pytest_charllm.errors import BadRecord
+from pytest_charllm.errors import BadInput, BadRecord
 from pytest_charllm.records import Record, from_json
 from pytest_charllm.store.paths import shown
 
 R = TypeVar("R", bound=Record)
+
+
+def find(folder: Path, pattern: str) -> list[Path]:
+    """What matches below `folder`, sorted; nothing where there is no such folder. Raises `BadInput` naming one not to be read."""
+    try:
+        return sorted(folder.glob(pattern))
+    except OSError as error:
+        raise BadInput(f"{shown(folder)}: cannot be read: {error.strerror}; check its permissions") from None
 
 
 def read_bytes(path: Path) -> bytes | None:

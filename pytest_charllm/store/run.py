@@ -42,7 +42,7 @@ from pytest_charllm.records import (
 from pytest_charllm.records.run import RunInfo, RunStatus
 from pytest_charllm.store.atomic import write_atomically
 from pytest_charllm.store.paths import shown
-from pytest_charllm.store.reading import R, read_bytes, read_record
+from pytest_charllm.store.reading import R, find, read_bytes, read_record
 
 
 class RunDirectory:
@@ -214,7 +214,7 @@ class RunDirectory:
 
 def run_ids(root: Path) -> list[str]:
     """Every run under `root`, oldest first. A folder without its record is not a run."""
-    return sorted(path.parent.name for path in (root / "runs").glob("*/run.json"))
+    return [path.parent.name for path in find(root / "runs", "*/run.json")]
 
 
 def _latest(folder: Path) -> str | None:

@@ -181,3 +181,17 @@ def test_show_suggests_what_the_variant_has(
     assert capsys.readouterr().err == (
         f"pytest-charllm: no baseline {KEY} for mi250; pytest-charllm baseline list names all\n"
     )
+
+
+@pytest.mark.parametrize("arguments", [["runs", "list"], ["baseline", "list"], ["runs", "prune", "--keep", "1"]])
+def test_a_folder_of_somebody_else_is_one_line(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without permission to look into it, older versions of Python raise from inside `glob`."""
+
+    def deny(folder: Path, pattern: str) -> None:
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(Path, "glob", deny)
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.endswith(": cannot be read: Permission denied; check its permissions\n")
