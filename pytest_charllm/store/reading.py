@@ -13,7 +13,7 @@ R = TypeVar("R", bound=Record)
 
 
 def find(folder: Path, pattern: str) -> list[Path]:
-    """What matches below `folder`, sorted; nothing where there is no such folder. Raises `BadInput` naming one not to be read."""
+    """What matches below `folder`, sorted; nothing where there is no such folder. Raises `BadInput` naming it."""
     try:
         return sorted(folder.glob(pattern))
     except OSError as error:
