@@ -29,6 +29,7 @@ class SuiteHooks:
         self._sigterm = SigtermGuard()
         self._without_baseline: dict[str, str] = {}
         self._ran = False
+        self._not_closed: str | None = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -85,15 +86,21 @@ class SuiteHooks:
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
-        self._suite.close(interrupted=not ended)
+        try:
+            self._suite.close(interrupted=not ended)
+        except CharllmError as error:  # a full disk, say; an exception here would take every report of the session away
+            self._not_closed = str(error)
         if self._sigterm.arrived:
             session.exitstatus = SIGTERM_EXIT
         elif exitstatus == pytest.ExitCode.OK and self._ran:
-            session.exitstatus = outcomes.exit_status(self._suite.results)
+            ours = outcomes.exit_status(self._suite.results)
+            session.exitstatus = ours if self._not_closed is None else pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
         if self._ran:
             terminal.write_summary(terminalreporter, self._suite, exitstatus)
+        if self._not_closed is not None:
+            terminalreporter.write_line(f"the end of the run is not recorded: {self._not_closed}", red=True)
 
     def _settled_before(self, item: pytest.Item) -> None:
         """Count what was skipped by a mark of ours, so that nothing planned is missing from the summary."""

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pytest_charllm.errors import BadRecord, HarnessError
-from pytest_charllm.plugin import outcomes
+from pytest_charllm.plugin import outcomes, suite
 from pytest_charllm.plugin.outcomes import Outcome, Result
 from pytest_charllm.records import Check, MetricVerdict, Status, Verdict
 
@@ -338,3 +338,19 @@ def test_properties_are_json(inner):
         )
     inner.run()
     assert json.loads((inner.pytester.path / "properties.json").read_text())["verdict"] == "PASS"
+
+
+def test_a_run_that_cannot_be_closed_takes_no_report_away(inner, monkeypatch):
+    """The disk is full at the end of the night: that was a traceback in the place of every table and XML file."""
+
+    def full(self, *, interrupted):
+        raise HarnessError("run.json not writable: No space left on device; choose another folder with --charllm-dir")
+
+    monkeypatch.setattr(suite.Suite, "close", full)
+    inner.suite(CHECK)
+    result = inner.run("--junitxml=report.xml")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        ["1 scenario: 1 PASS", "the end of the run is not recorded: run.json not writable: No space left on device; *"]
+    )
+    assert (inner.pytester.path / "report.xml").exists()
