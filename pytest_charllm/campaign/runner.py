@@ -37,7 +37,7 @@ class Runner:
             return self._launch(evidence, pass_, of)
         except CharllmError as error:
             # Kept with this scenario: the test that waits now may have asked for one of its neighbours.
-            evidence.invalid = str(error)
+            evidence.invalid, evidence.harness = str(error), True
             return None
 
     def write_repro(self, evidence: Evidence, launch: Launch) -> None:
@@ -65,7 +65,7 @@ class Runner:
         evidence.launches.append(launch)
         evidence.directories[launch.id] = request.directory
         if launch.status is Status.HARNESS:
-            evidence.invalid = launch.first_cause
+            evidence.invalid, evidence.harness = launch.first_cause, True
             return None
         if launch.status is not Status.COMPLETED:
             evidence.failed = evidence.failed or launch

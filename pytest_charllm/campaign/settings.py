@@ -72,6 +72,8 @@ class Evidence:
     """The first launch that crashed, hung or ran out of memory."""
     invalid: str | None = None
     """Why nothing here may be judged: our own side failed, or the measurement was disturbed."""
+    harness: bool = False
+    """Whether `invalid` is a failure of our own side."""
     repro: Path | None = None
     """Folder of the bundle that repeats the failed or regressed launch without pytest."""
     directories: dict[str, Path] = field(default_factory=dict)

@@ -79,13 +79,10 @@ class Result:
 
 def of_evidence(evidence: Evidence) -> tuple[Outcome, str] | None:
     """What the first round already settles: our side failed, the measurement is invalid, or the job did not end."""
-    from pytest_charllm.records import Status
-
     if evidence.failed is not None:
         return of_failure(evidence.failed)
     if evidence.invalid is not None:
-        harness = bool(evidence.launches) and evidence.launches[-1].status is Status.HARNESS
-        return (Outcome.HARNESS if harness else Outcome.INVALID), evidence.invalid
+        return (Outcome.HARNESS if evidence.harness else Outcome.INVALID), evidence.invalid
     return None
 
 

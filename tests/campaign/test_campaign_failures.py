@@ -80,7 +80,7 @@ def test_our_own_side_fails(lab, make):
     lab.launcher.endings[f"{A}.timed-1"] = make.Ending(Status.HARNESS)
     campaign = lab.open(A, B, launches=2)
     evidence = campaign.evidence(parse_key(A))
-    assert (evidence.invalid, evidence.failed) == (f"{A}.timed-1 ended harness", None)
+    assert (evidence.invalid, evidence.harness, evidence.failed) == (f"{A}.timed-1 ended harness", True, None)
     assert evidence.repro is None
     assert lab.launcher.ids == [f"{A}.timed-1", f"{B}.timed-1", f"{B}.timed-2"]
 
@@ -102,6 +102,7 @@ def test_a_spoiled_measurement(lab, make):
     campaign = lab.open(A, launches=2)
     evidence = campaign.evidence(parse_key(A))
     assert evidence.invalid == "another process on the device: GPU-0: pid 7 came"
+    assert not evidence.harness
     assert lab.launcher.ids == [f"{A}.timed-1"]
     assert [measurement.validity for measurement in campaign.run.measurements(A)] == ["invalid"]
 
@@ -161,6 +162,7 @@ def test_a_run_directory_that_fails_in_mid_run(lab):
     (campaign.run.path / "launches" / B).touch()
     assert campaign.evidence(parse_key(A)).invalid is None
     assert "cannot be made" in campaign.evidence(parse_key(B)).invalid
+    assert campaign.evidence(parse_key(B)).harness, "a disk that refuses is our side's trouble, no disturbance"
     assert lab.launcher.ids == [f"{A}.timed-1"]
 
 

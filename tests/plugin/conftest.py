@@ -115,7 +115,8 @@ class FakeCampaign:
         return self.script.get(key, self.script.get("*", Script()))
 
     def _measure(self, scenario: Scenario, script: Script) -> Evidence:
-        evidence = Evidence(Planned(scenario), invalid=script.invalid, rounds=[[]])
+        harness = script.status is Status.HARNESS
+        evidence = Evidence(Planned(scenario), invalid=script.invalid, harness=harness, rounds=[[]])
         for number, step_s in enumerate(script.steps_s, 1):
             for phase in ("start", "window", "window"):
                 self.on_progress(CampaignProgress(scenario.key, Pass.TIMED, number, len(script.steps_s), phase, 1234.5))
