@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pytest_charllm.launch.exchange import RankError
 from pytest_charllm.launch.facts import Facts
 from pytest_charllm.launch.hang import describe, main_thread_frame, suspect
+from pytest_charllm.launch.names import NO_ANSWER
 from pytest_charllm.records import Failure, Status
 
 Ending = tuple[Status, Failure | None]
@@ -60,6 +61,9 @@ def _killed(facts: Facts) -> Failure | None:
 
 def _silent_exit(facts: Facts) -> Failure | None:
     for exit_ in facts.agent.exits if facts.agent else ():
+        if exit_.exitcode == NO_ANSWER and exit_.rank not in facts.errors:
+            summary = f"rank {exit_.rank} could not write its answer: the launch's folder is full or gone"
+            return _failure(facts, "no-report", summary, exit_.rank)
         if exit_.exitcode > 0 and exit_.rank not in facts.errors:
             tail = facts.logs[exit_.rank].tail.strip() if exit_.rank in facts.logs else ""
             last = tail.splitlines()[-1] if tail else "nothing on stderr"

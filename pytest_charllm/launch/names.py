@@ -18,6 +18,8 @@ REQUEST_PATH = "CHARLLM_REQUEST"
 """Path of request.json; the answers go beside it."""
 LAUNCHER_PID = "CHARLLM_LAUNCHER_PID"
 AGENT_PID = "CHARLLM_AGENT_PID"
+NO_ANSWER = 74
+"""Exit code of a rank that could not write even its error: EX_IOERR of sysexits.h."""
 
 REQUEST = "request.json"
 AGENT_REPORT = "agent.json"

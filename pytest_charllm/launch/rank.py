@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pytest_charllm.devices.process import die_with_parent
-from pytest_charllm.launch.names import AGENT_PID, REQUEST_PATH, error_file, progress_file, report_file
+from pytest_charllm.launch.names import AGENT_PID, NO_ANSWER, REQUEST_PATH, error_file, progress_file, report_file
 
 _TRACEBACK_CHARACTERS = 20_000
 
@@ -31,6 +31,7 @@ class ProgressFile:
     def __call__(
         self, phase: str, *, step: int | None = None, expected_s: float | None = None, tokens_per_s: float | None = None
     ) -> None:
+        from pytest_charllm.errors import HarnessError
         from pytest_charllm.launch.exchange import RankProgress
         from pytest_charllm.records import to_json
 
@@ -45,8 +46,11 @@ class ProgressFile:
         )
         # Not synced to disk: only processes of this host read it, and only while the launch lives.
         temporary = self._path.with_suffix(".tmp")
-        temporary.write_bytes(to_json(told))
-        os.replace(temporary, self._path)
+        try:
+            temporary.write_bytes(to_json(told))
+            os.replace(temporary, self._path)
+        except OSError as error:  # a full disk, a folder that is gone: no fault of the job
+            raise HarnessError(f"{self._path} not writable: {error.strerror}") from None
 
 
 def main() -> None:
@@ -60,9 +64,11 @@ def main() -> None:
     try:
         _run(rank, path)
     except BaseException as error:
-        code = 1
-        traceback.print_exc()
+        code = NO_ANSWER
+        with suppress(OSError, ValueError):
+            traceback.print_exc()
         _write_error(error, rank, path.parent)
+        code = 1
     finally:
         with suppress(OSError, ValueError):  # a full disk, a closed stream: neither may keep this process alive
             sys.stdout.flush()

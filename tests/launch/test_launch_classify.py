@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pytest_charllm.launch.classify import classify
 from pytest_charllm.launch.exchange import AgentReport, RankError, RankExit, RankProgress
 from pytest_charllm.launch.facts import Facts, Hang, Log
+from pytest_charllm.launch.names import NO_ANSWER
 from pytest_charllm.records import Failure, Pass, Phases, RankDevice, RankReport, Stack, Status
 
 
@@ -161,6 +162,13 @@ def test_collective_timeout_is_a_hang() -> None:
     status, failure = cause(errors={0: error(0, message)}, agent=exits((0, 1), (1, -signal.SIGTERM)), agent_exit=1)
 
     assert (status, failure.kind) == (Status.HUNG, "hang")
+
+
+def test_a_rank_that_could_not_write_is_no_crash() -> None:
+    """A full disk of ours read as "rank 1 exited with 1: nothing on stderr", a red test of the stack."""
+    status, failure = cause(agent=exits((1, NO_ANSWER), (0, -15)), agent_exit=1)
+    assert (status, failure.rank) == (Status.HARNESS, 1)
+    assert failure.summary == "rank 1 could not write its answer: the launch's folder is full or gone"
 
 
 def test_exit_code_without_an_error_file_shows_what_the_rank_said() -> None:
