@@ -17,6 +17,8 @@ from pytest_charllm.store.paths import shown
 DETAIL_LINES = 60
 LOG_LINES = 20
 VERDICT_WIDTH = 42
+TOLD_BY_ITS_LINE = "environment"
+"""What this machine lacks: its one line says what to do, and no traceback of ours adds to it."""
 MOVED = (Verdict.REGRESSION, Verdict.IMPROVED)
 
 
@@ -57,7 +59,7 @@ def _first_cause(case: Case) -> str:
     failure = case.failed.failure
     rank = "" if failure.rank is None else f" on rank {failure.rank}"
     body = "\n".join(textwrap.wrap(failure.summary, WIDTH - 4)) if failure.summary != case.because else ""
-    detail = verbatim(failure.detail, DETAIL_LINES)
+    detail = verbatim(failure.detail, DETAIL_LINES) if failure.kind != TOLD_BY_ITS_LINE else ""
     title = f"first cause: {failure.kind}{rank}, launch {case.failed.id}"
     return section(title, "\n".join(part for part in (body, detail) if part)) or title
 
@@ -66,6 +68,8 @@ def _log(case: Case) -> str:
     if case.failed is None or case.failed.failure is None:
         return ""
     failure = case.failed.failure
+    if failure.kind == TOLD_BY_ITS_LINE:
+        return ""
     whose = "the launch" if failure.rank is None else f"rank {failure.rank}"
     return section(f"log of {whose}, last lines", verbatim(failure.log_tail, LOG_LINES))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -159,6 +160,21 @@ def test_injected(injected: Case, cpu: Machine) -> None:
 def test_crash(crash: Case, cpu: Machine) -> None:
     """The first cause with its traceback, and the tail of that rank's log, overlong lines cut."""
     assert story(crash, machine=cpu, rerun=RERUN) == CRASH.rstrip("\n")
+
+
+def test_what_the_machine_lacks_is_one_line(crash: Case, cpu: Machine) -> None:
+    """No compiler: forty lines of our own traceback, twice, stood around the sentence that helps."""
+    (*others, launch) = crash.launches
+    assert launch.failure is not None
+    lacking = msgspec.structs.replace(launch.failure, kind="environment", summary="rank 1: NoCompiler: install g++")
+    case = dataclasses.replace(
+        crash, because=lacking.summary, launches=[*others, msgspec.structs.replace(launch, failure=lacking)]
+    )
+    text = story(case, machine=cpu, rerun=RERUN)
+    assert text.splitlines()[1] == "rank 1: NoCompiler: install g++"
+    assert "Traceback" not in text
+    assert "last lines" not in text
+    assert str(lacking.log_path) in text
 
 
 def test_nothing_on_record(unrecorded: Case, cpu: Machine) -> None:
