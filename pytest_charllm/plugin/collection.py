@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_charllm.plugin import benchmark
-from pytest_charllm.plugin.parametrize import PARAMETER, collected
+from pytest_charllm.plugin.parametrize import ITEM_MARK, PARAMETER, collected
 from pytest_charllm.plugin.state import State, is_ours
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def begin(config: pytest.Config, state: State, machine: Machine, items: list[pytest.Item]) -> None:
     """Deselect items without a row on this machine and register what the session needs.
 
-    Raises `pytest.UsageError` where an assumed machine was asked to run something.
+    Raises `pytest.UsageError` where an assumed machine was asked to run something, and for a test without any rows.
     """
     options = state.options
     lists_only = _lists_only(config)
@@ -48,6 +48,9 @@ def _lists_only(config: pytest.Config) -> bool:
 
 def _deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
     absent = [item for item in items if is_ours(item) and _has_no_row(item)]
+    for item in absent:
+        if item.get_closest_marker(ITEM_MARK) is None:  # pytest never asked us for its rows
+            raise pytest.UsageError(f"{item.nodeid}: a unittest method cannot take `measured`; write a function")
     if absent:
         config.hook.pytest_deselected(items=absent)
         gone = set(absent)

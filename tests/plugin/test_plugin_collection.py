@@ -161,6 +161,17 @@ def test_measured_without_scenarios(inner):
     inner.run().stdout.fnmatch_lines(["test_it takes `measured` but has no @scenarios(...)"])
 
 
+def test_measured_in_a_unittest_class(inner):
+    """pytest does not parametrize those: the test was deselected, like one that has no row on this machine."""
+    inner.suite(
+        "import unittest\n\n@scenarios('llama3-1b.mb1')\n@pytest.mark.usefixtures('measured')\n"
+        "class TestIt(unittest.TestCase):\n    def test_it(self):\n        pass\n"
+    )
+    result = inner.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: test_suite.py::TestIt::test_it: a unittest method cannot take `measured`; *"])
+
+
 def test_scenarios_without_measured(inner):
     """The decorator alone would be a test that runs once, on nothing, and passes."""
     inner.suite('@scenarios("llama3-1b.mb1")\ndef test_it():\n    pass\n')
