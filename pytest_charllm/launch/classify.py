@@ -86,6 +86,8 @@ def _agent_killed(facts: Facts) -> Failure | None:
 
 def _left_early(facts: Facts) -> Failure | None:
     """Exit 0 without an answer. Seen by the launcher, or what remains when torchrun has listed all other ranks."""
+    if facts.agent is None and facts.agent_exit:
+        return None  # torchrun saw a failure and could not write which: how a rank left is not known
     failed = {exit_.rank for exit_ in facts.agent.exits} if facts.agent else set()
     answered = {*facts.reports, *facts.refused, *facts.errors}
     listed = facts.agent_exit == 0 or bool(failed)

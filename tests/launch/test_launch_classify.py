@@ -169,6 +169,9 @@ def test_a_rank_that_could_not_write_is_no_crash() -> None:
     status, failure = cause(agent=exits((1, NO_ANSWER), (0, -15)), agent_exit=1)
     assert (status, failure.rank) == (Status.HARNESS, 1)
     assert failure.summary == "rank 1 could not write its answer: the launch's folder is full or gone"
+    status, failure = cause(left=(1,), agent=None, agent_exit=1)
+    assert status is Status.HARNESS, "the agent could not write either: nobody knows that rank 1 exited with 0"
+    assert failure.summary.startswith("torchrun ended with 1 and left no reason")
 
 
 def test_exit_code_without_an_error_file_shows_what_the_rank_said() -> None:
