@@ -21,7 +21,8 @@ TINY = Rows("tiny-llama", {"cpu:1x2": "dp2"}, microbatch=2)
 TINY_FSDP = Rows("tiny-llama", {"cpu:1x2": "dp2+fsdp"}, microbatch=2)
 
 
-@scenarios(TINY, recompute=("selective", "full"), precision="fp32", compile=False, speed=False)
+@scenarios(TINY, recompute="full", precision="fp32", compile=False)
+@scenarios(TINY, recompute="selective", precision="fp32", compile=False, speed=False)
 @scenarios(TINY_FSDP, recompute="full", precision="fp32", compile=False, speed=False)
 def test_tiny_recompute(measured):
     measured.check()

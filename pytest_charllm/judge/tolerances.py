@@ -2,7 +2,7 @@
 
 Floors are the smallest change that is ever called. Where they come from: launch-to-launch spread of unchanged code on
 one H200 is 0.2 to 0.3 %, two cards differ by 0.7 %; energy and power sensors agree with themselves to a few percent;
-on a CPU, Gate A of 24 launches of three scenarios scattered by 0.8 to 1.1 % on quiet and busy machines alike.
+on a CPU, Gate A of 16 launches of two DDP scenarios scattered by 0.8 to 1.1 % on quiet and busy machines alike.
 """
 
 from __future__ import annotations

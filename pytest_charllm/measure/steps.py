@@ -38,8 +38,8 @@ def cost_cpu(reports: Sequence[RankReport]) -> Value:
     """Gate A: a step's CPU time over that of the calibrations right after it; median over steps, mean over ranks.
 
     A step and its neighbours share the weather of the machine, and the median leaves out the steps that a gust hit
-    alone: over 24 launches under changing load this scatters by 0.8 to 1.1 %, where the ratio of the sums does by 1.1
-    to 1.8 %, and that to the matmul calibration alone by 2.5 to 3.0 %.
+    alone: over 16 launches of two DDP scenarios under changing load this scatters by 0.8 to 1.1 %, where the ratio of
+    the sums does by 1.1 to 1.6 %, and that to the matmul calibration alone by 2.5 to 3.0 %.
     """
     unit = METRICS["cost_cpu"].unit
     costs = []
