@@ -36,6 +36,9 @@ def until(true: Callable[[], object], what: str) -> None:
 
 
 def is_gone(pid: int) -> bool:
+    """A child has ended once it can be waited for: its main thread is a zombie before its other threads are gone."""
+    with contextlib.suppress(ChildProcessError):
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     with contextlib.suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     return True
