@@ -1,12 +1,13 @@
 """The stable, readable name of a scenario, and back.
 
     key = model ["." N "L"] ["." layout] ".mb" N [".gb" N] [".seq" N] [".recompute-selective" | ".recompute-full"]
-          [".fp32"] [".eager"] ["." engine]
+          [".fp32" | ".fp8"] [".eager"] [".no-overlap"] [".dist-opt"] [".lora" N] [".chunked-loss"] ["." engine]
 
 The model and the microbatch are always there, everything else only where it is not the default. A value that is written
 out and happens to be the default (all of a model's layers, its own sequence length, the global batch of one microbatch
-a data-parallel rank, stages of equal depth) is the same work, so it gives the same key: `canonical` is that normal
-form, and ``parse_key(format_key(s)) == canonical(s)`` for every scenario. A key that is not canonical is refused.
+a data-parallel rank, the schedule that a pipeline has anyway, stages of equal depth, a switch of an axis that is 1) is
+the same work, so it gives the same key: `canonical` is that normal form, and ``parse_key(format_key(s)) ==
+canonical(s)`` for every scenario. A key that is not canonical is refused.
 """
 
 from __future__ import annotations
@@ -20,13 +21,23 @@ from pytest_charllm.errors import BadInput, did_you_mean
 from pytest_charllm.scenario.capabilities import ENGINES
 from pytest_charllm.scenario.layout import format_layout, parse_layout
 from pytest_charllm.scenario.models import shape
-from pytest_charllm.scenario.spec import DEFAULT_ENGINE, Layout, Options, Precision, Recompute, Scenario, Training
+from pytest_charllm.scenario.spec import (
+    DEFAULT_ENGINE,
+    DEFAULT_SCHEDULE,
+    Layout,
+    Options,
+    Precision,
+    Recompute,
+    Scenario,
+    Training,
+)
 
 MAX_LENGTH = 120
 """Characters of a key, so that it fits into a file name with room to spare."""
 
 _GRAMMAR = (
-    "model[.<N>L][.layout].mb<N>[.gb<N>][.seq<N>][.recompute-selective|.recompute-full][.fp32][.eager][.<engine>]"
+    "model[.<N>L][.layout].mb<N>[.gb<N>][.seq<N>][.recompute-selective|.recompute-full][.fp32|.fp8][.eager]"
+    "[.no-overlap][.dist-opt][.lora<N>][.chunked-loss][.<engine>]"
 )
 
 
@@ -41,8 +52,16 @@ def canonical(scenario: Scenario) -> Scenario:
         seq=None if work.seq == full.seq else work.seq,
     )
     stages = layout.stage_layers
-    if stages and len(stages) == layout.pp and len(set(stages)) == 1 and sum(stages) == model.layers:
-        layout = msgspec.structs.replace(layout, stage_layers=None)
+    if stages and len(stages) == layout.stages and len(set(stages)) == 1 and sum(stages) == model.layers:
+        stages = None
+    layout = msgspec.structs.replace(
+        layout,
+        stage_layers=stages,
+        sequence_parallel=layout.sequence_parallel or layout.tp == 1,
+        ring=layout.ring and layout.cp > 1,
+        schedule=None if layout.pp > 1 and layout.schedule == DEFAULT_SCHEDULE else layout.schedule,
+        virtual_stages=None if layout.virtual_stages == 2 else layout.virtual_stages,
+    )
     return msgspec.structs.replace(scenario, work=work, layout=layout)
 
 
@@ -53,6 +72,8 @@ def format_key(scenario: Scenario) -> str:
     for name in ("microbatch", "global_batch", "seq"):
         if (value := getattr(work, name)) is not None and value < 1:
             raise BadInput(f"{name} is {value}, it must be at least 1")
+    if options.lora < 0:
+        raise BadInput(f"lora is {options.lora}, it must be at least 1, or 0 for none")
     if scenario.engine not in ENGINES:
         raise BadInput(f"engine {scenario.engine!r} is not known; engines: {', '.join(ENGINES)}")
 
@@ -70,8 +91,11 @@ def format_key(scenario: Scenario) -> str:
         tokens.append(f"recompute-{options.recompute}")
     if options.precision is not Precision.BF16:
         tokens.append(options.precision.value)
-    if not options.compile:
-        tokens.append("eager")
+    tokens += [word for word, (name, value) in _SWITCHES.items() if getattr(options, name) is value]
+    if options.lora:
+        tokens.append(f"lora{options.lora}")
+    if options.chunked_loss:
+        tokens.append("chunked-loss")
     if scenario.engine != DEFAULT_ENGINE:
         tokens.append(scenario.engine)
     key = ".".join(tokens)
@@ -104,7 +128,7 @@ def _parse(key: str) -> Scenario:
     scenario = Scenario(
         work=Training(model=model, **_take(fields, "microbatch", "layers", "global_batch", "seq")),
         layout=fields.pop("layout", Layout()),
-        options=Options(**_take(fields, "recompute", "precision", "compile")),
+        options=Options(**_take(fields, *Options.__struct_fields__)),
         **fields,
     )
     written = format_key(scenario)
@@ -122,13 +146,22 @@ _NUMBERS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"mb([0-9]{1,9})"), "microbatch"),
     (re.compile(r"gb([0-9]{1,9})"), "global_batch"),
     (re.compile(r"seq([0-9]{1,9})"), "seq"),
+    (re.compile(r"lora([0-9]{1,9})"), "lora"),
 )
+
+_SWITCHES: dict[str, tuple[str, bool]] = {
+    "eager": ("compile", False),
+    "no-overlap": ("overlap", False),
+    "dist-opt": ("distributed_optimizer", True),
+}
 
 _WORDS: dict[str, tuple[str, Any]] = {
     "recompute-selective": ("recompute", Recompute.SELECTIVE),
     "recompute-full": ("recompute", Recompute.FULL),
     "fp32": ("precision", Precision.FP32),
-    "eager": ("compile", False),
+    "fp8": ("precision", Precision.FP8),
+    **_SWITCHES,
+    "chunked-loss": ("chunked_loss", True),
 }
 
 

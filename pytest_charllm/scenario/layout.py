@@ -1,6 +1,7 @@
 """How a layout is written: ``tp8pp4``, ``tp2pp2dp8+ep8``, ``dp8+hsdp2``, ``pp4+1f1b+s10-9-9-4``.
 
-    layout   = axes ["+ep" N] ["+" sharding] ["+" schedule] ["+s" N "-" N ...]
+    layout   = axes ["+ep" N] ["+" sharding ["+gathered"]] ["+nosp"] ["+ring"] ["+" schedule ["+v" N]]
+               ["+s" N "-" N ...]
     axes     = "dp1" | ["tp" N] ["pp" N] ["cp" N] ["dp" N], each N above 1
     sharding = "fsdp" | "hsdp" replicas | "zero1" | "zero2" | "zero3"
     schedule = "gpipe" | "1f1b" | "interleaved-1f1b" | "zbv" | "dualpipev"
@@ -20,6 +21,13 @@ AXES = ("tp", "pp", "cp", "dp")
 SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b", "zbv", "dualpipev")
 """Pipeline schedules that have a name. A layout without one takes its engine's own."""
 
+_FLAGS: dict[str, tuple[str, bool]] = {
+    "gathered": ("gathered", True),
+    "nosp": ("sequence_parallel", False),
+    "ring": ("ring", True),
+}
+"""Suffix -> the switch it sets."""
+
 _AXIS = re.compile(r"(tp|pp|cp|dp)([0-9]{1,6})")
 
 
@@ -32,6 +40,10 @@ def format_layout(layout: Layout) -> str:
         raise BadInput(f"layout: {layout.replicas} replicas belong to hsdp, not to sharding {layout.sharding}")
     if layout.schedule is not None and layout.schedule not in SCHEDULES:
         raise BadInput(f"layout: schedule {layout.schedule!r} is not known; schedules: {', '.join(SCHEDULES)}")
+    if layout.virtual_stages is not None and not (layout.schedule == "interleaved-1f1b" and layout.virtual_stages > 1):
+        raise BadInput(f"layout: {layout.virtual_stages} virtual stages need interleaved-1f1b and must be at least 2")
+    if layout.gathered and layout.sharding not in (Sharding.FSDP, Sharding.HSDP):
+        raise BadInput(f"layout: gathered is a way of fsdp and hsdp, not of sharding {layout.sharding}")
     if layout.stage_layers is not None and not (layout.stage_layers and min(layout.stage_layers) > 0):
         raise BadInput(f"layout: stage_layers {layout.stage_layers} must be at least one layer each")
 
@@ -43,8 +55,11 @@ def format_layout(layout: Layout) -> str:
         parts.append(f"hsdp{layout.replicas}")
     elif layout.sharding is not Sharding.NONE:
         parts.append(layout.sharding.value)
+    parts += [flag for flag, (name, value) in _FLAGS.items() if getattr(layout, name) is value]
     if layout.schedule is not None:
         parts.append(layout.schedule)
+    if layout.virtual_stages is not None:
+        parts.append(f"v{layout.virtual_stages}")
     if layout.stage_layers is not None:
         parts.append("s" + "-".join(map(str, layout.stage_layers)))
     return "+".join(parts)
@@ -90,11 +105,15 @@ def _parse_suffix(suffix: str, text: str) -> dict[str, object]:
         return {"sharding": Sharding.HSDP, "replicas": int(match[1])}
     if suffix in (Sharding.FSDP, Sharding.ZERO1, Sharding.ZERO2, Sharding.ZERO3):
         return {"sharding": Sharding(suffix)}
+    if suffix in _FLAGS:
+        return dict([_FLAGS[suffix]])
     if suffix in SCHEDULES:
         return {"schedule": suffix}
+    if match := re.fullmatch(r"v([0-9]{1,4})", suffix):
+        return {"virtual_stages": int(match[1])}
     if re.fullmatch(r"s[0-9]{1,6}(-[0-9]{1,6})*", suffix):
         return {"stage_layers": tuple(int(count) for count in suffix[1:].split("-"))}
     raise BadInput(
         f"layout {text!r}: {suffix!r} is not known; after a + comes ep<N>, fsdp, hsdp<replicas>, zero1 to zero3, "
-        f"a schedule ({', '.join(SCHEDULES)}) or s<layers>-<layers>..."
+        f"{', '.join(_FLAGS)}, a schedule ({', '.join(SCHEDULES)}), v<N> or s<layers>-<layers>..."
     )

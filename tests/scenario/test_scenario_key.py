@@ -27,6 +27,7 @@ no_deadline = settings(deadline=None)
 def layouts(draw: st.DrawFn) -> Layout:
     """Every layout that has a text, feasible or not."""
     sharding = draw(st.sampled_from(Sharding))
+    schedule = draw(st.none() | st.sampled_from(SCHEDULES))
     return Layout(
         tp=draw(DEGREES),
         pp=draw(DEGREES),
@@ -35,7 +36,11 @@ def layouts(draw: st.DrawFn) -> Layout:
         ep=draw(DEGREES),
         sharding=sharding,
         replicas=draw(DEGREES) if sharding is Sharding.HSDP else 1,
-        schedule=draw(st.none() | st.sampled_from(SCHEDULES)),
+        gathered=sharding in (Sharding.FSDP, Sharding.HSDP) and draw(st.booleans()),
+        sequence_parallel=draw(st.booleans()),
+        ring=draw(st.booleans()),
+        schedule=schedule,
+        virtual_stages=draw(st.none() | st.integers(2, 8)) if schedule == "interleaved-1f1b" else None,
         stage_layers=draw(st.none() | st.lists(st.integers(1, 40), min_size=1, max_size=6).map(tuple)),
     )
 
@@ -46,8 +51,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     model = draw(st.sampled_from(sorted(models().values(), key=lambda model: model.name)))
     layout = draw(layouts())
     if draw(st.booleans()):
-        layers = model.layers // layout.pp
-        layout = msgspec.structs.replace(layout, stage_layers=(layers,) * layout.pp if layers else None)
+        layers = model.layers // layout.stages
+        layout = msgspec.structs.replace(layout, stage_layers=(layers,) * layout.stages if layers else None)
     microbatch = draw(st.integers(1, 64))
     work = Training(
         model=model.name,
@@ -56,10 +61,16 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         global_batch=draw(st.none() | st.just(microbatch * layout.dp) | st.integers(1, 4096)),
         seq=draw(st.none() | st.just(model.seq) | st.integers(1, 131072)),
     )
-    recompute, precision = draw(st.sampled_from(Recompute)), draw(st.sampled_from(Precision))
-    return Scenario(
-        work=work, layout=layout, options=Options(recompute=recompute, precision=precision, compile=draw(st.booleans()))
+    options = Options(
+        recompute=draw(st.sampled_from(Recompute)),
+        precision=draw(st.sampled_from(Precision)),
+        compile=draw(st.booleans()),
+        overlap=draw(st.booleans()),
+        distributed_optimizer=draw(st.booleans()),
+        lora=draw(st.integers(0, 64)),
+        chunked_loss=draw(st.booleans()),
     )
+    return Scenario(work=work, layout=layout, options=options)
 
 
 @no_deadline
@@ -106,8 +117,9 @@ def test_normal_form_is_the_same_work(scenario: Scenario) -> None:
 
 
 TOKENS = (
-    "llama3-8b", "8L", "32L", "tp8pp4", "dp8+fsdp", "pp4+1f1b+s8-8-8-8", "mb1", "mb02", "gb8", "seq8192", "seq64",
-    "recompute-full", "recompute-none", "fp32", "bf16", "eager", "native", "", "MB1", "x",
+    "llama3-8b", "8L", "32L", "tp8pp4", "dp8+fsdp", "pp4+1f1b", "mb1", "mb02", "gb8", "seq8192", "seq64",
+    "recompute-full", "recompute-none", "fp32", "fp8", "bf16", "no-overlap", "dist-opt", "lora32", "lora0",
+    "chunked-loss", "eager", "native", "", "MB1", "x",
 )  # fmt: skip
 
 
@@ -149,10 +161,10 @@ def test_keys_are_refused_or_canonical(key: str) -> None:
             ),
         ),
         (
-            "llama3-8b.pp4+1f1b+s10-9-9-4.mb1",
+            "llama3-8b.pp4+gpipe+s10-9-9-4.mb1",
             Scenario(
                 work=Training(model="llama3-8b", microbatch=1),
-                layout=Layout(pp=4, schedule="1f1b", stage_layers=(10, 9, 9, 4)),
+                layout=Layout(pp=4, schedule="gpipe", stage_layers=(10, 9, 9, 4)),
             ),
         ),
     ],
