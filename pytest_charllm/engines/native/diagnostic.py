@@ -9,7 +9,7 @@ import torch
 from msgspec import structs
 
 from pytest_charllm.engines.errors import NonFinite
-from pytest_charllm.engines.native.counting import CollectiveCounter, counting_flops
+from pytest_charllm.engines.native.counting import counting_flops
 from pytest_charllm.engines.native.reference import train_reference
 from pytest_charllm.engines.native.setup import Setup
 from pytest_charllm.engines.progress import Progress
@@ -38,8 +38,11 @@ def run(setup: Setup, progress: Progress) -> RankReport:
         if not (math.isfinite(loss_value) and math.isfinite(norm_value)):
             raise NonFinite(f"the loss is {loss_value} and the gradient norm {norm_value} at diagnostic step {index}")
     # Counted in a step of its own, uncompiled: dispatch modes see into no compiled graph.
-    counter = CollectiveCounter(axis="dp")
-    with torch.compiler.set_stance("force_eager"), counting_flops() as flops, counter:
+    with (
+        torch.compiler.set_stance("force_eager"),
+        counting_flops() as flops,
+        step.counting_collectives() as collectives,
+    ):
         step(request.diagnostic_steps)
     flops_per_step = world.total(flops())
     del step
@@ -54,6 +57,6 @@ def run(setup: Setup, progress: Progress) -> RankReport:
         losses=tuple(mean_losses),
         grad_norms=tuple(grad_norms),
         reference=reference,
-        collectives=counter.collectives(),
+        collectives=collectives(),
         flops_per_step=flops_per_step,
     )

@@ -6,6 +6,7 @@ import os
 import platform
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from pytest_charllm.engines.native.attention import answering_backend
 from pytest_charllm.engines.native.step import Step
 from pytest_charllm.engines.native.world import World
+from pytest_charllm.engines.training import TrainingStep
 from pytest_charllm.records import Phases, RankDevice, RankReport, RankRequest, Stack
 from pytest_charllm.scenario import Precision, Scenario
 from pytest_charllm.scenario.models import ModelShape
@@ -23,19 +25,23 @@ from pytest_charllm.scenario.models import ModelShape
 
 @dataclass(frozen=True)
 class Setup:
-    """One request on one rank. `seq` in tokens; `import_s`: how long importing torch took."""
+    """One request on one rank. `seq` in tokens; `import_s`: how long importing torch took.
+
+    `make_step` builds the model in training from (request, shape, seq, world, device of the weights' generator).
+    """
 
     request: RankRequest
     world: World
     shape: ModelShape
     seq: int
     import_s: float
+    make_step: Callable[[RankRequest, ModelShape, int, World, torch.device], TrainingStep] = Step
 
-    def build(self, generator_device: torch.device) -> tuple[Step, RankReport]:
+    def build(self, generator_device: torch.device) -> tuple[TrainingStep, RankReport]:
         """The model in training, and a report that says all but what the pass itself will measure."""
         request, world, scenario = self.request, self.world, self.request.scenario
         began_s = time.perf_counter()
-        step = Step(request, self.shape, self.seq, world, generator_device)
+        step = self.make_step(request, self.shape, self.seq, world, generator_device)
         dtype = torch.bfloat16 if scenario.options.precision is Precision.BF16 else torch.float32
         backend = answering_backend(self.shape, scenario.work.microbatch, self.seq, dtype, world.device)
         world.synchronize()
@@ -48,7 +54,7 @@ class Setup:
             pass_=request.pass_,
             device=_device(world.device),
             tokens_per_step=scenario.global_batch * self.seq,
-            parameters=sum(parameter.numel() for parameter in step.parameters),
+            parameters=step.parameter_count,
             attention_backend=backend,
             software=_software(world.device),
             phases=Phases(import_s=self.import_s, build_s=time.perf_counter() - began_s),

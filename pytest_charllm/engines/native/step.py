@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from pytest_charllm.engines.native.counting import CollectiveCounter
 from pytest_charllm.engines.native.data import Batches
 from pytest_charllm.engines.native.loss import cross_entropy
 from pytest_charllm.engines.native.optimizer import adamw, clip_gradients
 from pytest_charllm.engines.native.parallelize import parallelize
 from pytest_charllm.engines.native.world import World
-from pytest_charllm.records import RankRequest
+from pytest_charllm.records import Collective, RankRequest
 from pytest_charllm.scenario import Precision, Sharding
 from pytest_charllm.scenario.models import ModelShape
 
@@ -40,6 +42,10 @@ class Step:
         self._device = device
         self._autocast = scenario.options.precision is Precision.BF16 and scenario.layout.sharding is Sharding.NONE
 
+    @property
+    def parameter_count(self) -> int:
+        return sum(parameter.numel() for parameter in self.parameters)
+
     def __call__(self, index: int, poison: bool = False) -> tuple[Tensor, Tensor]:
         """(mean loss over this rank's tokens, global gradient norm before clipping). `poison` makes the loss NaN."""
         losses = []
@@ -57,6 +63,11 @@ class Step:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return torch.stack(losses).sum(), norm
+
+    @contextmanager
+    def counting_collectives(self) -> Iterator[Callable[[], tuple[Collective, ...]]]:
+        with CollectiveCounter(axis="dp") as counter:
+            yield counter.collectives
 
     def _reducing(self, last: bool) -> AbstractContextManager[None]:
         if isinstance(self.model, DistributedDataParallel) and not last:

@@ -19,10 +19,10 @@ from pytest_charllm.engines.native.calibration import Interleaved, calibrate_gpu
 from pytest_charllm.engines.native.clock import Span, mark_type
 from pytest_charllm.engines.native.faults import Faults
 from pytest_charllm.engines.native.setup import Setup, compile_cache_cold
-from pytest_charllm.engines.native.step import Step
 from pytest_charllm.engines.native.warmup import steady_step_s, warmup_ended, window_steps
 from pytest_charllm.engines.native.world import World
 from pytest_charllm.engines.progress import Progress
+from pytest_charllm.engines.training import TrainingStep
 from pytest_charllm.records import RankReport, StepSeries, Warmup, WindowEdges, WindowRule
 
 
@@ -92,7 +92,7 @@ def run(setup: Setup, progress: Progress) -> RankReport:
     )
 
 
-def warm_up(step: Step, world: World, rule: WindowRule, progress: Progress, *, compiles: bool) -> WarmUp:
+def warm_up(step: TrainingStep, world: World, rule: WindowRule, progress: Progress, *, compiles: bool) -> WarmUp:
     """Train until the rule is met. The first step alone, since it compiles; then groups without a wait inside."""
     mark = mark_type(world.device)
     step_s: list[float] = []
@@ -113,7 +113,7 @@ def warm_up(step: Step, world: World, rule: WindowRule, progress: Progress, *, c
     return WarmUp(outcome, tuple(step_s))
 
 
-def measure(step: Step, world: World, steps: int, faults: Faults, interleaved: Interleaved | None) -> Window:
+def measure(step: TrainingStep, world: World, steps: int, faults: Faults, interleaved: Interleaved | None) -> Window:
     """The window. On a GPU the host only queues work in here: it reads no result and waits for nothing."""
     mark = mark_type(world.device)
     marks, losses = [], []

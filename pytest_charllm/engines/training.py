@@ -1,0 +1,29 @@
+"""What the timed and the diagnostic pass ask of a model in training, whichever engine trains it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pytest_charllm.records import Collective
+
+
+class TrainingStep(Protocol):
+    """Calling it does the optimizer step of that index."""
+
+    @property
+    def parameter_count(self) -> int:
+        """Trainable parameters of the full model, before any sharding."""
+
+    def __call__(self, index: int, poison: bool = False) -> tuple[Tensor, Tensor]:
+        """(mean loss over this rank's tokens, global gradient norm before clipping), both still on the device.
+
+        `poison` makes the loss NaN.
+        """
+
+    def counting_collectives(self) -> AbstractContextManager[Callable[[], tuple[Collective, ...]]]:
+        """A context that yields what tells, once it is left, which collectives this rank called in it."""
