@@ -22,6 +22,7 @@ from pytest_charllm.records.launch import (
     WindowEdges,
     WindowRule,
 )  # fmt: skip
+from pytest_charllm.records.logs import LogProblem, LogStatus, LogSteps
 from pytest_charllm.records.measurement import Check, Finding, Measurement, Validity, Value, numbers_of, why_missing
 from pytest_charllm.records.metrics import METRICS, Better, Metric
 from pytest_charllm.records.stack import Stack
@@ -31,8 +32,9 @@ from pytest_charllm.records.tier import TIERS, Tier, tier
 __all__ = [
     "MEASURING", "METRICS", "SCHEMA", "TIERS", "Baseline", "BaselineSample", "BaselineStack", "Better", "Calibration",
     "Check", "Collective", "Comparable", "DeviceLine", "EndLine", "EventLine", "Failure", "Fault", "FaultApplied",
-    "Finding", "Judgement", "Launch", "Line", "Measurement", "Meta", "Metric", "MetricVerdict", "NeedMore", "Pass",
-    "Phases", "RankDevice", "RankReport", "RankRequest", "Record", "Reference", "SampleLine", "Stack", "Status",
-    "StepSeries", "Tier", "Trace", "Validity", "Value", "Verdict", "Warmup", "WindowEdges", "WindowRule", "from_json",
-    "numbers_of", "tier", "timestamp", "to_json", "to_pretty_json", "why_missing",
+    "Finding", "Judgement", "Launch", "Line", "LogProblem", "LogStatus", "LogSteps", "Measurement", "Meta", "Metric",
+    "MetricVerdict", "NeedMore", "Pass", "Phases", "RankDevice", "RankReport", "RankRequest", "Record", "Reference",
+    "SampleLine", "Stack", "Status", "StepSeries", "Tier", "Trace", "Validity", "Value", "Verdict", "Warmup",
+    "WindowEdges", "WindowRule", "from_json", "numbers_of", "tier", "timestamp", "to_json", "to_pretty_json",
+    "why_missing",
 ]  # fmt: skip
