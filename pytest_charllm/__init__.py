@@ -16,11 +16,12 @@ _HOME = {
     "Rows": "pytest_charllm.plugin.parametrize",
     "Scenario": "pytest_charllm.scenario",
     "Layout": "pytest_charllm.scenario",
+    "Script": "pytest_charllm.scenario",
     "Training": "pytest_charllm.scenario",
     "TrendBroken": "pytest_charllm.errors",
 }
 
-__all__ = ["Layout", "Rows", "Scenario", "Training", "TrendBroken", "__version__", "scenarios"]
+__all__ = ["Layout", "Rows", "Scenario", "Script", "Training", "TrendBroken", "__version__", "scenarios"]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,6 @@
 Here are the words alone (`Scenario` and its parts): importing them reads no table.
 """
 
-from pytest_charllm.scenario.spec import Layout, Options, Precision, Recompute, Scenario, Sharding, Training
+from pytest_charllm.scenario.spec import Layout, Options, Precision, Recompute, Scenario, Script, Sharding, Training
 
-__all__ = ["Layout", "Options", "Precision", "Recompute", "Scenario", "Sharding", "Training"]
+__all__ = ["Layout", "Options", "Precision", "Recompute", "Scenario", "Script", "Sharding", "Training"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from pytest_charllm.scenario.models import Family, shape
-from pytest_charllm.scenario.spec import Precision, Recompute, Scenario, Sharding
+from pytest_charllm.scenario.spec import SCRIPT_ENGINE, Options, Precision, Recompute, Scenario, Script, Sharding
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +38,8 @@ ENGINES: dict[str, Engine] = {
 
 def unsupported(scenario: Scenario) -> str | None:
     """The first thing asked for that the scenario's engine does not do, as one line; None where it does everything."""
+    if isinstance(scenario.work, Script):
+        return _unsupported_script(scenario)
     engine = ENGINES.get(scenario.engine)
     if engine is None:
         return f"{scenario.engine!r} is not known; engines: {', '.join(ENGINES)}"
@@ -50,11 +52,20 @@ def unsupported(scenario: Scenario) -> str | None:
         return f"{engine.name} does not do sharding {layout.sharding}"
     if layout.schedule is not None and layout.schedule not in engine.schedules:
         return f"{engine.name} does not do the schedule {layout.schedule}"
-    family = shape(scenario.work.model).family
+    family = shape(scenario.training.model).family
     if family not in engine.families:
-        return f"{engine.name} does not build {family} models (asked {scenario.work.model})"
+        return f"{engine.name} does not build {family} models (asked {scenario.training.model})"
     if options.recompute not in engine.recompute:
         return f"{engine.name} does not do recompute {options.recompute}"
     if options.precision not in engine.precisions:
         return f"{engine.name} does not do {options.precision}"
+    return None
+
+
+def _unsupported_script(scenario: Scenario) -> str | None:
+    """A layout only says what the script's arguments ask for, so every one is possible."""
+    if scenario.engine != SCRIPT_ENGINE:
+        return f"{scenario.engine} does not run scripts"
+    if scenario.options != Options():
+        return "the options of a script are among its own arguments"
     return None

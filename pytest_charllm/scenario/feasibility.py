@@ -11,7 +11,7 @@ from pytest_charllm.scenario.capabilities import unsupported
 from pytest_charllm.scenario.layout import format_layout
 from pytest_charllm.scenario.memory import need
 from pytest_charllm.scenario.models import sequence, shape_of
-from pytest_charllm.scenario.spec import Scenario, Sharding
+from pytest_charllm.scenario.spec import Scenario, Script, Sharding
 
 MEMORY_MARGIN = 1.1
 """The estimate may exceed the catalogue's capacity by this factor before it refuses: it errs by up to 10 %."""
@@ -36,9 +36,11 @@ Rule = Callable[[Scenario, Hardware, Machine], Broken | None]
 def infeasible(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
     """The first broken rule in the order of `RULES`, or None where the scenario can be tried.
 
+    Of a script only what its launch needs is asked; the rest is its own to know.
+
     Raises `BadInput` for an unknown model or depth: that is a mistake of the caller, not a limit of the machine.
     """
-    for rule in RULES:
+    for rule in SCRIPT_RULES if isinstance(scenario.work, Script) else RULES:
         broken = rule(scenario, hardware, machine)
         if broken is not None:
             return broken
@@ -48,7 +50,10 @@ def infeasible(scenario: Scenario, hardware: Hardware, machine: Machine) -> Brok
 def numbers(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
     """Every degree and size is at least 1. The other rules divide by them."""
     work, layout = scenario.work, scenario.layout
-    values = {"microbatch": work.microbatch, "global batch": work.global_batch, "seq": work.seq}
+    if isinstance(work, Script):
+        values = {"tokens_per_step": work.tokens_per_step}
+    else:
+        values = {"microbatch": work.microbatch, "global batch": work.global_batch, "seq": work.seq}
     values |= {name: getattr(layout, name) for name in ("tp", "pp", "cp", "dp", "ep", "replicas")}
     for name, value in values.items():
         if value is not None and value < 1:
@@ -135,7 +140,7 @@ def sharding(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken
 
 def batch(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
     """The global batch is a whole number of microbatches on every data-parallel rank."""
-    microbatch, dp = scenario.work.microbatch, scenario.layout.dp
+    microbatch, dp = scenario.training.microbatch, scenario.layout.dp
     if scenario.global_batch % (microbatch * dp):
         return Broken("batch", f"global batch {scenario.global_batch} does not divide by mb{microbatch} x dp{dp}")
     return None
@@ -164,3 +169,5 @@ RULES: tuple[Rule, ...] = (
     numbers, world, tensor_parallel, pipeline, context, experts, sharding, batch, engine, memory,
 )  # fmt: skip
 """In the order in which they are asked: `numbers` guards the divisions, `memory` relies on all before it."""
+
+SCRIPT_RULES: tuple[Rule, ...] = (numbers, world, engine)

@@ -7,7 +7,8 @@ The model and the microbatch are always there, everything else only where it is 
 out and happens to be the default (all of a model's layers, its own sequence length, the global batch of one microbatch
 a data-parallel rank, the schedule that a pipeline has anyway, stages of equal depth, a switch of an axis that is 1) is
 the same work, so it gives the same key: `canonical` is that normal form, and ``parse_key(format_key(s)) ==
-canonical(s)`` for every scenario. A key that is not canonical is refused.
+canonical(s)`` for every scenario. A key that is not canonical is refused. Scripts have keys of their own, see
+`scenario.script`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pytest_charllm.errors import BadInput, did_you_mean
 from pytest_charllm.scenario.capabilities import ENGINES
 from pytest_charllm.scenario.layout import format_layout, parse_layout
 from pytest_charllm.scenario.models import shape
+from pytest_charllm.scenario.script import PREFIX, script_key
 from pytest_charllm.scenario.spec import (
     DEFAULT_ENGINE,
     DEFAULT_SCHEDULE,
@@ -29,6 +31,7 @@ from pytest_charllm.scenario.spec import (
     Precision,
     Recompute,
     Scenario,
+    Script,
     Training,
 )
 
@@ -42,8 +45,8 @@ _GRAMMAR = (
 
 
 def canonical(scenario: Scenario) -> Scenario:
-    """The same work with every default left out. Raises `BadInput` for an unknown model or depth."""
-    work, layout = scenario.work, scenario.layout
+    """The same work with every default left out. Raises `BadInput` for an unknown model or depth, and for a script."""
+    work, layout = scenario.training, scenario.layout
     full, model = shape(work.model), shape(work.model, work.layers)
     work = msgspec.structs.replace(
         work,
@@ -67,8 +70,10 @@ def canonical(scenario: Scenario) -> Scenario:
 
 def format_key(scenario: Scenario) -> str:
     """The key of a scenario. Raises `BadInput` where it names nothing that exists or would be longer than 120."""
+    if isinstance(scenario.work, Script):
+        return _of_bounded_length(script_key(scenario.work, scenario.layout))
     scenario = canonical(scenario)
-    work, options = scenario.work, scenario.options
+    work, options = scenario.training, scenario.options
     for name in ("microbatch", "global_batch", "seq"):
         if (value := getattr(work, name)) is not None and value < 1:
             raise BadInput(f"{name} is {value}, it must be at least 1")
@@ -98,14 +103,20 @@ def format_key(scenario: Scenario) -> str:
         tokens.append("chunked-loss")
     if scenario.engine != DEFAULT_ENGINE:
         tokens.append(scenario.engine)
-    key = ".".join(tokens)
+    return _of_bounded_length(".".join(tokens))
+
+
+def _of_bounded_length(key: str) -> str:
     if len(key) > MAX_LENGTH:
         raise BadInput(f"scenario key {key!r} has {len(key)} characters, at most {MAX_LENGTH} are allowed")
     return key
 
 
 def parse_key(key: str) -> Scenario:
-    """Inverse of `format_key`. Raises `BadInput` naming the token that cannot be read, or the canonical key."""
+    """Inverse of `format_key`. Raises `BadInput` naming the token that cannot be read, or the canonical key.
+
+    A script's key is refused: its arguments are not in it.
+    """
     if len(key) > MAX_LENGTH:
         raise BadInput(f"scenario key {key[:40]!r}... has {len(key)} characters, at most {MAX_LENGTH} are allowed")
     try:
@@ -115,6 +126,8 @@ def parse_key(key: str) -> Scenario:
 
 
 def _parse(key: str) -> Scenario:
+    if key.startswith(PREFIX):
+        raise BadInput("a script's arguments are not in its key; give the Script itself")
     model, *tokens = key.split(".")
     shape(model)
     fields: dict[str, Any] = {}

@@ -67,7 +67,7 @@ def _stage_need(scenario: Scenario, stage: int) -> MemoryNeed:
         copies = element * held
     weights = _MASTER * master + copies
 
-    tokens = scenario.work.microbatch * sequence(scenario) / layout.cp
+    tokens = scenario.training.microbatch * sequence(scenario) / layout.cp
     in_flight = min(max(scenario.accumulation, 1), layout.pp - stage)
     kept, working = _activations_per_token(shape, options.recompute, options.compile, element)
     activations = tokens * (in_flight * layers * kept + working) / layout.tp

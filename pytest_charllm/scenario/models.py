@@ -180,12 +180,12 @@ def parameters(shape: ModelShape) -> int:
 
 def shape_of(scenario: Scenario) -> ModelShape:
     """The shape a scenario trains, reduced where it says so."""
-    return shape(scenario.work.model, scenario.work.layers)
+    return shape(scenario.training.model, scenario.training.layers)
 
 
 def sequence(scenario: Scenario) -> int:
     """Tokens of one training sequence."""
-    return scenario.work.seq or shape(scenario.work.model).seq
+    return scenario.training.seq or shape(scenario.training.model).seq
 
 
 def tokens_per_step(scenario: Scenario) -> int:

@@ -1,12 +1,19 @@
-"""The words of a scenario: what is run (`Training`), how it is spread (`Layout`), with which switches (`Options`)."""
+"""The words of a scenario: what is run (`Training` or `Script`), how it is spread (`Layout`), with which switches
+(`Options`)."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
 
+from pytest_charllm.errors import BadInput
+
 DEFAULT_ENGINE = "native"
+SCRIPT_ENGINE = "script"
+"""The engine of every `Script`, and of nothing else."""
 DEFAULT_SCHEDULE = "1f1b"
 """Of a pipeline whose layout names none, whatever the engine."""
 
@@ -94,6 +101,42 @@ class Training(
     seq: int | None = None
 
 
+class Script(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag="script"):
+    """Somebody's own training program, started under torchrun as it is: ``Script("train.py", args=["--steps", "60"])``.
+
+    `path` is a file, relative to the directory that pytest runs in, or with `module` a module as for ``python -m``.
+    `args` reach it untouched, but for ``{out}``: the launch's own folder, empty at first, for whatever it writes.
+    `name` stands for it in the key (default: the file's or module's name).
+
+    Step times come from `pytest_charllm.step.mark_step`, or, with `log`, from what it prints: the name of a log reader,
+    or "auto". `log_file` is read in place of its output (``{out}`` and relative paths as above).
+    `tokens_per_step` are the global tokens of one optimizer step, where neither marks nor log tell them.
+    It may be silent, neither stepping nor printing, for `silence_s` seconds, and take `deadline_s` in all.
+    """
+
+    path: str  # may be given by position, unlike the fields of every other struct: it reads as a call of the program
+    args: Sequence[str] = ()
+    name: str = ""
+    module: bool = False
+    log: str | None = None
+    log_file: str | None = None
+    tokens_per_step: int | None = None
+    silence_s: float = 900.0
+    deadline_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.args, str):
+            raise TypeError(f"Script({self.path!r}): args is a list of arguments, not one string")
+        path = os.fspath(self.path)
+        msgspec.structs.force_setattr(self, "path", path if self.module else os.path.normpath(path))
+        msgspec.structs.force_setattr(self, "args", tuple(str(argument) for argument in self.args))
+
+    @property
+    def reads_log(self) -> bool:
+        """Whether step times come from a log; otherwise from `mark_step`."""
+        return self.log is not None or self.log_file is not None
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Switches that change how the same work is computed."""
 
@@ -113,14 +156,26 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """What is run: work x layout x options x engine. Frozen and hashable; `key` names it independently of any test."""
 
-    work: Training
+    work: Training | Script
     layout: Layout = Layout()
     options: Options = Options()
     engine: str = DEFAULT_ENGINE
 
+    def __post_init__(self) -> None:
+        if isinstance(self.work, Script) and self.engine == DEFAULT_ENGINE:
+            msgspec.structs.force_setattr(self, "engine", SCRIPT_ENGINE)
+
+    @property
+    def training(self) -> Training:
+        """The work of a model of ours. Raises `BadInput` for a script: what it trains is not known."""
+        if isinstance(self.work, Script):
+            raise BadInput(f"{self.key} is a script: what it trains is not known")
+        return self.work
+
     @property
     def key(self) -> str:
-        """The stable, readable name: ``gpt3-175b.tp8pp4.mb1.recompute-full``; `parse_key` is its inverse."""
+        """The stable, readable name: ``gpt3-175b.tp8pp4.mb1.recompute-full``; `parse_key` is its inverse, but for a
+        script's (``script-pretrain_gpt.tp2dp4.args-1f9c02ab``)."""
         from pytest_charllm.scenario.key import format_key
 
         return format_key(self)
@@ -128,9 +183,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     @property
     def global_batch(self) -> int:
         """Sequences per optimizer step over all ranks."""
-        return self.work.global_batch or self.work.microbatch * self.layout.dp
+        return self.training.global_batch or self.training.microbatch * self.layout.dp
 
     @property
     def accumulation(self) -> int:
         """Microbatches per optimizer step on each data-parallel rank (feasibility checks that it divides)."""
-        return self.global_batch // (self.work.microbatch * self.layout.dp)
+        return self.global_batch // (self.training.microbatch * self.layout.dp)

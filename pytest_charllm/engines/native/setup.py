@@ -43,7 +43,7 @@ class Setup:
         began_s = time.perf_counter()
         step = self.make_step(request, self.shape, self.seq, world, generator_device)
         dtype = torch.bfloat16 if scenario.options.precision is Precision.BF16 else torch.float32
-        backend = answering_backend(self.shape, scenario.work.microbatch, self.seq, dtype, world.device)
+        backend = answering_backend(self.shape, scenario.training.microbatch, self.seq, dtype, world.device)
         world.synchronize()
         report = RankReport(
             nonce=request.nonce,

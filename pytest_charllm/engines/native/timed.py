@@ -60,7 +60,7 @@ def run(setup: Setup, progress: Progress) -> RankReport:
     faults.check(steps)
     interleaved = None
     if world.device.type == "cpu":
-        interleaved = Interleaved(setup.shape, request.scenario.work.microbatch * setup.seq, world)
+        interleaved = Interleaved(setup.shape, request.scenario.training.microbatch * setup.seq, world)
         interleaved.warm_up()
     progress("window", expected_s=steps * step_s, tokens_per_s=report.tokens_per_step / step_s)
     warmed_s = time.perf_counter()
