@@ -19,11 +19,11 @@ from pytest_charllm.engines.native.calibration import Interleaved, calibrate_gpu
 from pytest_charllm.engines.native.clock import Span, mark_type
 from pytest_charllm.engines.native.faults import Faults
 from pytest_charllm.engines.native.setup import Setup, compile_cache_cold
-from pytest_charllm.engines.native.warmup import steady_step_s, warmup_ended, window_steps
 from pytest_charllm.engines.native.world import World
 from pytest_charllm.engines.progress import Progress
 from pytest_charllm.engines.training import TrainingStep
 from pytest_charllm.records import RankReport, StepSeries, Warmup, WindowEdges, WindowRule
+from pytest_charllm.records.warmup import steady_step_s, warmup_ended, window_steps
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from pytest_charllm.records import Warmup, WindowRule
+from pytest_charllm.records.launch import Warmup, WindowRule
 
 _MARGIN = 1.02
 """A window is planned a little longer than asked for, so that a slightly faster step does not cut it short."""

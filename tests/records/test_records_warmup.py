@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_charllm.engines.native.warmup import steady_step_s, warmup_ended, window_steps
 from pytest_charllm.records import WindowRule, tier
+from pytest_charllm.records.warmup import steady_step_s, warmup_ended, window_steps
 
 GPU = tier("nightly", False).window
 CPU = tier("smoke", True).window
