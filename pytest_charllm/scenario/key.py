@@ -1,7 +1,8 @@
 """The stable, readable name of a scenario, and back.
 
     key = model ["." N "L"] ["." layout] ".mb" N [".gb" N] [".seq" N] [".recompute-selective" | ".recompute-full"]
-          [".fp32" | ".fp8"] [".eager"] [".no-overlap"] [".dist-opt"] [".lora" N] [".chunked-loss"] ["." engine]
+          [".fp32" | ".fp8"] [".eager"] [".no-overlap"] [".dist-opt"] [".lora" N] [".chunked-loss"]
+          [".reduce" N] [".prefetch" N] [".live" N] ["." engine]
 
 The model and the microbatch are always there, everything else only where it is not the default. A value that is written
 out and happens to be the default (all of a model's layers, its own sequence length, the global batch of one microbatch
@@ -40,7 +41,7 @@ MAX_LENGTH = 120
 
 _GRAMMAR = (
     "model[.<N>L][.layout].mb<N>[.gb<N>][.seq<N>][.recompute-selective|.recompute-full][.fp32|.fp8][.eager]"
-    "[.no-overlap][.dist-opt][.lora<N>][.chunked-loss][.<engine>]"
+    "[.no-overlap][.dist-opt][.lora<N>][.chunked-loss][.reduce<N>][.prefetch<N>][.live<N>][.<engine>]"
 )
 
 
@@ -79,6 +80,9 @@ def format_key(scenario: Scenario) -> str:
             raise BadInput(f"{name} is {value}, it must be at least 1")
     if options.lora < 0:
         raise BadInput(f"lora is {options.lora}, it must be at least 1, or 0 for none")
+    for word, name in _BUCKETS.items():
+        if (size := getattr(options, name)) < (least := int(name == "reduce_bucket")):
+            raise BadInput(f"{word} is {size} elements, it must be at least {least}")
     if scenario.engine not in ENGINES:
         raise BadInput(f"engine {scenario.engine!r} is not known; engines: {', '.join(ENGINES)}")
 
@@ -101,6 +105,11 @@ def format_key(scenario: Scenario) -> str:
         tokens.append(f"lora{options.lora}")
     if options.chunked_loss:
         tokens.append("chunked-loss")
+    tokens += [
+        f"{word}{getattr(options, name)}"
+        for word, name in _BUCKETS.items()
+        if getattr(options, name) != getattr(Options(), name)
+    ]
     if scenario.engine != DEFAULT_ENGINE:
         tokens.append(scenario.engine)
     return _of_bounded_length(".".join(tokens))
@@ -154,12 +163,15 @@ def _take(fields: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: fields.pop(name) for name in names if name in fields}
 
 
+_BUCKETS = {"reduce": "reduce_bucket", "prefetch": "prefetch_bucket", "live": "live_parameters"}
+
 _NUMBERS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"([0-9]{1,9})L"), "layers"),
     (re.compile(r"mb([0-9]{1,9})"), "microbatch"),
     (re.compile(r"gb([0-9]{1,9})"), "global_batch"),
     (re.compile(r"seq([0-9]{1,9})"), "seq"),
     (re.compile(r"lora([0-9]{1,9})"), "lora"),
+    *((re.compile(rf"{word}([0-9]{{1,12}})"), name) for word, name in _BUCKETS.items()),
 )
 
 _SWITCHES: dict[str, tuple[str, bool]] = {

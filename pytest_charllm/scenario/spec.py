@@ -151,6 +151,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     """Rank of the adapters on the q, k and v projections, the rest being frozen; 0: everything is trained."""
     chunked_loss: bool = False
     """Head and loss work on a few tokens at a time, so that the logits of a microbatch never exist at once."""
+    reduce_bucket: int = 500_000_000
+    """Gradients that ZeRO reduces at once, in elements, as are the two below; the defaults are DeepSpeed's."""
+    prefetch_bucket: int = 50_000_000
+    """Parameters that ZeRO 3 gathers ahead of their use; 0: none."""
+    live_parameters: int = 1_000_000_000
+    """Parameters that ZeRO 3 lets be whole at once, and within how many a gathered one is kept for its next use."""
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

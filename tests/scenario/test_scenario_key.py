@@ -69,6 +69,9 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         distributed_optimizer=draw(st.booleans()),
         lora=draw(st.integers(0, 64)),
         chunked_loss=draw(st.booleans()),
+        reduce_bucket=draw(st.just(500_000_000) | st.integers(1, 10**11)),
+        prefetch_bucket=draw(st.just(50_000_000) | st.integers(0, 10**11)),
+        live_parameters=draw(st.just(1_000_000_000) | st.integers(0, 10**11)),
     )
     return Scenario(work=work, layout=layout, options=options)
 
