@@ -7,7 +7,8 @@ import torch
 from pytest_charllm.engines.errors import OutOfMemory
 from pytest_charllm.engines.native import diagnostic, timed
 from pytest_charllm.engines.native.attention import preferred_backends
-from pytest_charllm.engines.native.setup import Setup
+from pytest_charllm.engines.native.setup import MakeStep, Setup
+from pytest_charllm.engines.native.step import Step
 from pytest_charllm.engines.native.world import join
 from pytest_charllm.engines.progress import Progress
 from pytest_charllm.errors import BadInput
@@ -16,13 +17,13 @@ from pytest_charllm.scenario.capabilities import unsupported
 from pytest_charllm.scenario.models import sequence, shape_of
 
 
-def run(request: RankRequest, progress: Progress, import_s: float) -> RankReport:
-    """See `engines.native.run`."""
+def run(request: RankRequest, progress: Progress, import_s: float, make_step: MakeStep = Step) -> RankReport:
+    """See `engines.native.run`. `make_step` builds the model in training of another engine."""
     scenario = request.scenario
     if reason := unsupported(scenario):
         raise BadInput(f"scenario {scenario.key} cannot be trained: {reason}")
     world = join(request)
-    setup = Setup(request, world, shape_of(scenario), sequence(scenario), import_s)
+    setup = Setup(request, world, shape_of(scenario), sequence(scenario), import_s, make_step)
     pass_ = timed.run if request.pass_ is Pass.TIMED else diagnostic.run
     try:
         with preferred_backends(world.device):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import socket
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,20 +23,20 @@ from pytest_charllm.records import Phases, RankDevice, RankReport, RankRequest, 
 from pytest_charllm.scenario import Precision, Scenario
 from pytest_charllm.scenario.models import ModelShape
 
+MakeStep = Callable[[RankRequest, ModelShape, int, World, torch.device], TrainingStep]
+"""(request, shape, tokens of a sequence, world, device of the weights' generator) -> the model in training."""
+
 
 @dataclass(frozen=True)
 class Setup:
-    """One request on one rank. `seq` in tokens; `import_s`: how long importing torch took.
-
-    `make_step` builds the model in training from (request, shape, seq, world, device of the weights' generator).
-    """
+    """One request on one rank. `seq` in tokens; `import_s`: how long importing torch took."""
 
     request: RankRequest
     world: World
     shape: ModelShape
     seq: int
     import_s: float
-    make_step: Callable[[RankRequest, ModelShape, int, World, torch.device], TrainingStep] = Step
+    make_step: MakeStep = Step
 
     def build(self, generator_device: torch.device) -> tuple[TrainingStep, RankReport]:
         """The model in training, and a report that says all but what the pass itself will measure."""
@@ -99,6 +100,8 @@ def _software(device: torch.device) -> Stack:
         nccl=nccl,
         cudnn=cudnn,
         triton=_version("triton"),
+        # Installed everywhere, so only where it is at work.
+        deepspeed=_version("deepspeed") if "deepspeed" in sys.modules else None,
         python=platform.python_version(),
     )
 
