@@ -91,6 +91,27 @@ class StepSeries(Record, frozen=True, kw_only=True):
     cpu_s: tuple[float, ...] = ()
 
 
+class StepMarks(Record, frozen=True, kw_only=True):
+    """When a script called `mark_step` on one rank: N calls, so N - 1 steps. One entry a call, in order.
+
+    `mono_ns` on CLOCK_MONOTONIC; with `on_device`, when the device got there. `cpu_ns` is the process's CPU time, empty
+    with `on_device`. `tokens` are those of the step that the call ended, over all ranks; empty where one did not say.
+    """
+
+    mono_ns: tuple[int, ...]
+    cpu_ns: tuple[int, ...] = ()
+    tokens: tuple[int, ...] = ()
+    on_device: bool = False
+
+
+class Unmeasured(Record, frozen=True, kw_only=True):
+    """Why a script that ran to its end leaves no step times. `message` is one line: what, where, what to do."""
+
+    status: str
+    """"never-marked", "marked-once", "several-threads", "several-processes", "cut", or a `LogStatus`."""
+    message: str
+
+
 class Calibration(Record, frozen=True, kw_only=True):
     """A fixed piece of work timed in the same launch, so that a slow machine and a slow framework can be told apart.
 
@@ -160,16 +181,22 @@ class RankReport(Record, frozen=True, kw_only=True):
     pid: int
     pass_: Pass
     device: RankDevice
-    tokens_per_step: int
-    """Global tokens of one optimizer step."""
-    parameters: int
-    """Trainable parameters of the full model, before any sharding."""
-    attention_backend: str
+    tokens_per_step: int | None
+    """Global tokens of one optimizer step. None: a script that does not say."""
+    parameters: int | None = None
+    """Trainable parameters of the full model, before any sharding. None: a script's."""
+    attention_backend: str | None = None
+    """None: a script's."""
     software: Stack
     phases: Phases
     steps: StepSeries | None = None
     window: WindowEdges | None = None
     warmup: Warmup | None = None
+    marks: StepMarks | None = None
+    """Of a script that marks its steps. All ranks' together say which of them are the window."""
+    step_source: str = ""
+    """What a script's step times are made of; part of comparability."""
+    unmeasured: Unmeasured | None = None
     calibration: tuple[Calibration, ...] = ()
     peak_memory_bytes: int | None = None
     compile_cache_cold: bool | None = None

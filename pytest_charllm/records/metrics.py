@@ -29,6 +29,7 @@ METRICS: dict[str, Metric] = {
     for metric in (
         Metric(id="throughput", unit="tokens/s/GPU", better=Better.HIGHER, title="tokens/s/GPU"),
         Metric(id="step_time", unit="s", better=Better.LOWER, title="step"),
+        Metric(id="step_cpu_time", unit="s", better=Better.LOWER, title="CPU s/step"),
         Metric(id="cost_cpu", unit="x calibration", better=Better.LOWER, title="Gate A"),
         Metric(id="cost_wall", unit="x decoder", better=Better.LOWER, title="Gate B"),
         Metric(id="busyness", unit="wall/CPU", better=Better.NEITHER, title="wall/CPU", relative=False),
