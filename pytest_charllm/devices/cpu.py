@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_charllm.devices.host import cpu_model, kernel
 from pytest_charllm.devices.plausible import Plausible
 from pytest_charllm.errors import DeviceError
-from pytest_charllm.records.telemetry import DeviceLine, SampleLine
+from pytest_charllm.records.telemetry import DeviceLine, EventLine, RingLine, SampleLine, SnapshotLine
 
 _PACKAGE_ZONES = frozenset({"x86_pkg_temp", "cpu-thermal", "cpu_thermal"})
 Reader = Callable[[], float]
@@ -67,6 +67,15 @@ class CpuSource:
         return SampleLine(
             uuid=uuid, mono_ns=(begin_ns + end_ns) // 2, latency_ns=end_ns - begin_ns, values=values, missing=missing
         )
+
+    def snapshot(self, uuid: str, when: str) -> SnapshotLine:
+        return SnapshotLine(uuid=uuid, when=when, mono_ns=time.monotonic_ns(), values={})
+
+    def power_ring(self, uuid: str) -> RingLine | None:
+        return None
+
+    def wait_events(self, timeout_s: float) -> tuple[EventLine, ...] | None:
+        return None
 
 
 class _Package:

@@ -2,45 +2,78 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_charllm.devices import nvml_fields as table
-from pytest_charllm.devices.nvml_calls import NvmlError, call, optional, read_fields, text
+from pytest_charllm.devices.nvml_calls import NvmlError, Raw, call, optional, read_fields, text
+from pytest_charllm.devices.nvml_events import XidEvents
 from pytest_charllm.devices.nvml_fields import Call, Field
-from pytest_charllm.devices.pci import sysfs_address
-from pytest_charllm.devices.plausible import Plausible
+from pytest_charllm.devices.nvml_health import health
+from pytest_charllm.devices.nvml_probe import Probed, ask_call, extras, probe
 from pytest_charllm.devices.source import DeviceLostError
 from pytest_charllm.errors import DeviceError
-from pytest_charllm.records.telemetry import DeviceLine, SampleLine
+from pytest_charllm.records.telemetry import DeviceLine, EventLine, Part, RingLine, SampleLine, SnapshotLine
+
+REVIVE_S = 5.0
+"""Between two attempts to start the library anew, doubled after each that did not help, up to a minute."""
+_REVIVE_AT_MOST_S = 60.0
+
+Answer = float | NvmlError | str
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Gpu:
+    """`handle` changes when the library is started anew."""
+
     handle: Any
-    line: DeviceLine
-    reads: dict[str, Field | Call]
-    plausible: Plausible
+    found: Probed
+
+    @property
+    def line(self) -> DeviceLine:
+        return self.found.line
+
+
+@dataclass
+class _Revival:
+    """When the library may be started anew, and what came of it."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    not_before_ns: int = 0
+    wait_s: float = REVIVE_S
+    events: list[EventLine] = field(default_factory=list)
 
 
 class NvmlSource:
-    """`nvml` is the module `pynvml`. Raises `DeviceError` where NVML does not start or lacks a named device."""
+    """`nvml` is the module `pynvml`. Raises `DeviceError` where NVML does not start or lacks a named device.
 
-    name = "nvml"
+    A MIG instance is read as the GPU it is part of: power, heat and clocks are those of the whole board.
+    """
 
-    def __init__(self, nvml: Any, uuids: tuple[str, ...]) -> None:
-        self._nvml = nvml
+    def __init__(
+        self,
+        nvml: Any,
+        uuids: tuple[str, ...],
+        *,
+        name: str = "nvml",
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.name = name
+        self._nvml, self._clock = nvml, clock
+        self._revival = _Revival()
         try:
             call(nvml, "nvmlInit")
-            handles = [self._handle(uuid) for uuid in uuids] if uuids else self._all_handles()
+            boards = self._boards(uuids) if uuids else [(handle, ()) for handle in self._all_handles()]
+            self._gpus = {gpu.line.uuid: gpu for gpu in self._open(boards)}
         except NvmlError as refused:
             raise DeviceError(refused.explain("NVML does not start")) from None
         driver, library = optional(nvml, "nvmlSystemGetDriverVersion"), optional(nvml, "nvmlSystemGetNVMLVersion")
-        self.driver = text(driver) if driver else None
-        self.library = f"NVML {text(library)}" if library else None
-        self._gpus = {gpu.line.uuid: gpu for gpu in map(self._probe, handles)}
+        self.driver: str | None = text(driver) if driver else None
+        self.library: str | None = f"NVML {text(library)}" if library else None
+        self._xids = self._xid_events()
 
     def devices(self) -> tuple[DeviceLine, ...]:
         return tuple(gpu.line for gpu in self._gpus.values())
@@ -49,43 +82,89 @@ class NvmlSource:
         gpu = self._gpus[uuid]
         values: dict[str, float | None] = {}
         missing: dict[str, str] = {}
-        begin_ns = time.monotonic_ns()
-        for quantity, answer in self._pass(gpu, wanted).items():
+        begin_ns = self._clock()
+        answers = self._pass(gpu, wanted)
+        end_ns = self._clock()
+        for quantity, answer in answers.items():
             if isinstance(answer, NvmlError) and answer.code in table.LOST:
                 raise DeviceLostError(answer.explain(f"{uuid} ({gpu.line.name})"))
             if isinstance(answer, NvmlError | str):
                 values[quantity], missing[quantity] = None, str(answer)
             else:
                 values[quantity] = answer
-        end_ns = time.monotonic_ns()
-        gpu.plausible.filter(values, missing)
+        self._revive_if_stale(answers.values(), end_ns)
+        gpu.found.plausible.filter(values, missing)
         return SampleLine(
             uuid=uuid, mono_ns=(begin_ns + end_ns) // 2, latency_ns=end_ns - begin_ns, values=values, missing=missing
         )
 
-    def _pass(self, gpu: _Gpu, wanted: Collection[str]) -> dict[str, float | NvmlError | str]:
+    def snapshot(self, uuid: str, when: str) -> SnapshotLine:
+        return health(self._nvml, self._gpus[uuid].handle, uuid, when, self._clock())
+
+    def power_ring(self, uuid: str) -> RingLine | None:
+        ring = self._gpus[uuid].found.ring
+        try:
+            return ring.read() if ring is not None else None
+        except NvmlError:
+            return None  # The pass beside it tells what is wrong; the ring is an extra.
+
+    def wait_events(self, timeout_s: float) -> tuple[EventLine, ...] | None:
+        with self._revival.lock:
+            told, self._revival.events = tuple(self._revival.events), []
+        if told or self._xids is None:
+            return told or None
+        try:
+            return self._xids.wait(timeout_s)
+        except NvmlError as refused:
+            if refused.code not in table.STALE:
+                self._xids = None
+            time.sleep(min(timeout_s, 0.1))
+            return ()
+
+    def _pass(self, gpu: _Gpu, wanted: Collection[str]) -> dict[str, Answer]:
         """Every wanted quantity with its value, its refusal, or why it cannot be decoded: fields first, in one call."""
-        reads = {quantity: read for quantity, read in gpu.reads.items() if quantity in wanted}
-        answers = self._fields(gpu.handle, {q: read for q, read in reads.items() if isinstance(read, Field)})
+        reads = {quantity: read for quantity, read in gpu.found.reads.items() if quantity in wanted}
+        answers = self._fields(gpu, {q: read for q, read in reads.items() if isinstance(read, Field)})
         for quantity, read in reads.items():
             if isinstance(read, Call):
-                try:
-                    answers[quantity] = call(self._nvml, read.function, gpu.handle, *read.args) / read.per_unit
-                except NvmlError as refused:
-                    answers[quantity] = refused
+                answers[quantity] = ask_call(self._nvml, gpu.handle, read)
+        if gpu.found.gpm is not None and not table.GPM.keys().isdisjoint(wanted):
+            try:
+                answers |= {q: answer for q, answer in gpu.found.gpm.read().items() if q in wanted}
+            except NvmlError as refused:
+                answers |= dict.fromkeys((q for q in table.GPM if q in wanted), refused)
         return answers
 
-    def _fields(self, handle: Any, fields: dict[str, Field]) -> dict[str, float | NvmlError | str]:
+    def _fields(self, gpu: _Gpu, fields: dict[str, Field]) -> dict[str, Answer]:
         if not fields:
             return {}
         try:
-            raw = read_fields(self._nvml, handle, list(fields.values()))
+            raw = read_fields(self._nvml, gpu.handle, list(fields.values()))
         except NvmlError as refused:
             return dict.fromkeys(fields, refused)
-        return {
-            quantity: answer / field.per_unit if isinstance(answer, int | float) else answer
-            for (quantity, field), answer in zip(fields.items(), raw, strict=True)
-        }
+        answers: dict[str, Answer] = {}
+        for (quantity, read), answer in zip(fields.items(), raw, strict=True):
+            if isinstance(answer, Raw):
+                value: float | str = answer.value
+                if quantity in gpu.found.wraps and answer.type == table.VALUE_UINT:
+                    value = gpu.found.wraps[quantity].total(int(answer.value), self._clock())
+                answers[quantity] = value if isinstance(value, str) else value / read.per_unit
+            else:
+                answers[quantity] = answer
+        return answers
+
+    def _boards(self, uuids: Iterable[str]) -> list[tuple[Any, tuple[Part, ...]]]:
+        """Each physical GPU behind these UUIDs once, with the MIG instances that were named of it."""
+        boards: dict[str, tuple[Any, tuple[Part, ...]]] = {}
+        for uuid in uuids:
+            handle = self._handle(uuid)
+            parts: tuple[Part, ...] = ()
+            if uuid.startswith("MIG-"):
+                handle = call(self._nvml, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
+                parts = (Part(uuid=uuid),)
+            board = text(call(self._nvml, "nvmlDeviceGetUUID", handle))
+            boards[board] = (handle, (*boards.get(board, (handle, ()))[1], *parts))
+        return list(boards.values())
 
     def _handle(self, uuid: str) -> Any:
         try:
@@ -97,65 +176,36 @@ class NvmlSource:
         count = call(self._nvml, "nvmlDeviceGetCount")
         return [call(self._nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(count)]
 
-    def _probe(self, handle: Any) -> _Gpu:
-        """What this GPU is and which reads it answers."""
-        nvml = self._nvml
+    def _open(self, boards: Iterable[tuple[Any, tuple[Part, ...]]]) -> Iterable[_Gpu]:
+        for handle, parts in boards:
+            yield _Gpu(handle, probe(self._nvml, handle, parts, self._clock))
+
+    def _xid_events(self) -> XidEvents | None:
         try:
-            uuid, name = text(call(nvml, "nvmlDeviceGetUUID", handle)), text(call(nvml, "nvmlDeviceGetName", handle))
-        except NvmlError as refused:
-            raise DeviceError(refused.explain("NVML does not name a GPU it opened")) from None
-        reads: dict[str, Field | Call] = {}
-        capabilities: dict[str, str] = {}
-        for quantity in table.READS:
-            read, reason = self._first_answering(handle, quantity)
-            capabilities[quantity] = reason
-            if read is not None:
-                reads[quantity] = read
-        pci = optional(nvml, "nvmlDeviceGetPciInfo", handle)
-        enforced_w = self._once(handle, reads["power_limit_w"]) if "power_limit_w" in reads else None
-        line = DeviceLine(
-            uuid=uuid,
-            name=name,
-            pci=sysfs_address(text(pci.busId)) if pci else None,
-            power_limit_w=enforced_w,
-            slowdown_temp_c=optional(nvml, "nvmlDeviceGetTemperatureThreshold", handle, table.THRESHOLD_SLOWDOWN),
-            shutdown_temp_c=optional(nvml, "nvmlDeviceGetTemperatureThreshold", handle, table.THRESHOLD_SHUTDOWN),
-            slowdown_tlimit_c=self._once(handle, Field(table.FIELD_SLOWDOWN_TLIMIT)),
-            shutdown_tlimit_c=self._once(handle, Field(table.FIELD_SHUTDOWN_TLIMIT)),
-            semantics={quantity: read.meaning for quantity, read in reads.items() if read.meaning},
-            capabilities=capabilities,
-        )
-        plausible = Plausible(
-            power_limit_w=self._once(handle, Field(table.FIELD_POWER_MAX_LIMIT, per_unit=1000)) or enforced_w,
-            sm_clock_max_mhz=optional(nvml, "nvmlDeviceGetMaxClockInfo", handle, table.CLOCK_SM),
-            mem_clock_max_mhz=optional(nvml, "nvmlDeviceGetMaxClockInfo", handle, table.CLOCK_MEM),
-        )
-        return _Gpu(handle, line, reads, plausible)
+            return XidEvents(self._nvml, {uuid: gpu.handle for uuid, gpu in self._gpus.items()}, self._clock)
+        except NvmlError:
+            return None
 
-    def _first_answering(self, handle: Any, quantity: str) -> tuple[Field | Call | None, str]:
-        """The first read that answers and "ok", else None and why none does.
-
-        Fields are asked one at a time here: one that an old driver does not know cannot spoil a batch.
-        """
-        reasons = []
-        for read in table.READS[quantity]:
-            answer = self._ask(handle, read)
-            if isinstance(answer, NvmlError | str):
-                reasons.append(f"{read}: {answer}")
-            elif quantity == "hbm_temp_c" and answer == 0:
-                reasons.append(f"{read}: 0 degC, the board has no sensor")
+    def _revive_if_stale(self, answers: Iterable[Answer], now_ns: int) -> None:
+        """Start the library anew where nothing but that can help. Other threads read on, into refusals at worst."""
+        codes = [answer.code for answer in answers if isinstance(answer, NvmlError)]
+        if not codes or not table.STALE.issuperset(codes) or now_ns < self._revival.not_before_ns:
+            return
+        with self._revival.lock:
+            if now_ns < self._revival.not_before_ns:
+                return
+            self._revival.not_before_ns = now_ns + round(self._revival.wait_s * 1e9)
+            self._revival.wait_s = min(2 * self._revival.wait_s, _REVIVE_AT_MOST_S)
+            optional(self._nvml, "nvmlShutdown")
+            try:
+                call(self._nvml, "nvmlInit")
+                for uuid, gpu in self._gpus.items():
+                    gpu.handle = call(self._nvml, "nvmlDeviceGetHandleByUUID", uuid)
+                    gpm, ring, _ = extras(self._nvml, gpu.handle, uuid, self._clock)
+                    gpu.found = gpu.found._replace(gpm=gpm, ring=ring)
+            except NvmlError as refused:
+                said = f"NVML answered {table.code_name(codes[0])}; starting it anew failed: {refused}"
             else:
-                return read, "ok"
-        return None, "; ".join(reasons)
-
-    def _once(self, handle: Any, read: Field | Call) -> float | None:
-        answer = self._ask(handle, read)
-        return None if isinstance(answer, NvmlError | str) else answer
-
-    def _ask(self, handle: Any, read: Field | Call) -> float | NvmlError | str:
-        if isinstance(read, Field):
-            return self._fields(handle, {"it": read})["it"]
-        try:
-            return call(self._nvml, read.function, handle, *read.args) / read.per_unit
-        except NvmlError as refused:
-            return refused
+                said = f"NVML answered {table.code_name(codes[0])} and was started anew"
+                self._xids = self._xid_events()
+            self._revival.events.append(EventLine(kind="restarted", mono_ns=now_ns, text=said))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_charllm.devices.nvml_fields import (
     FUNCTION_NOT_FOUND,
@@ -61,7 +61,14 @@ def text(answer: str | bytes) -> str:
     return answer.decode() if isinstance(answer, bytes) else answer
 
 
-def read_fields(nvml: Any, handle: Any, fields: Sequence[Field]) -> list[int | float | NvmlError | str]:
+class Raw(NamedTuple):
+    """A field's value as it came, with its value type."""
+
+    value: int | float
+    type: int
+
+
+def read_fields(nvml: Any, handle: Any, fields: Sequence[Field]) -> list[Raw | NvmlError | str]:
     """Raw values of several fields in one call, each with its own refusal, or a reason where it cannot be decoded.
 
     The call as a whole succeeds even where every field in it failed. Raises `NvmlError` when the call itself fails.
@@ -70,11 +77,10 @@ def read_fields(nvml: Any, handle: Any, fields: Sequence[Field]) -> list[int | f
     return [_decode(answer) for answer in answers]
 
 
-def _decode(answer: Any) -> int | float | NvmlError | str:
+def _decode(answer: Any) -> Raw | NvmlError | str:
     if answer.nvmlReturn != SUCCESS:
         return NvmlError(answer.nvmlReturn)
     member = VALUE_MEMBERS.get(answer.valueType)
     if member is None:
         return f"unknown value type {answer.valueType}"
-    value: int | float = getattr(answer.value, member)
-    return value
+    return Raw(getattr(answer.value, member), answer.valueType)

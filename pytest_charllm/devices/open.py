@@ -7,7 +7,7 @@ from pytest_charllm.errors import BadInput
 
 
 def open_source(kind: str, uuids: tuple[str, ...]) -> TelemetrySource:
-    """Open "nvml", "cpu", "replay:<path>" or "simulated:<profile>" for these devices; none named means all it has.
+    """Open "nvml", "amd", "cpu", "replay:<path>" or "simulated:<profile>" for these devices, for all it has if none.
 
     Opens vendor libraries, so it belongs in a process that can be given up. Raises `DeviceError` where the library
     or a named device is absent, `BadInput` for an unknown kind, and `BadRecord` for a broken recording.
@@ -18,6 +18,11 @@ def open_source(kind: str, uuids: tuple[str, ...]) -> TelemetrySource:
         from pytest_charllm.devices.nvml_calls import load_nvml
 
         return NvmlSource(load_nvml(), uuids)
+    if name == "amd" and not argument:
+        from pytest_charllm.devices.amd import AmdSource
+        from pytest_charllm.devices.amd_calls import load_amdsmi
+
+        return AmdSource(load_amdsmi(), uuids)
     if name == "cpu" and not argument:
         from pytest_charllm.devices.cpu import CpuSource
 
@@ -27,7 +32,7 @@ def open_source(kind: str, uuids: tuple[str, ...]) -> TelemetrySource:
 
         return ReplaySource(argument, uuids)
     if name == "simulated" and argument:
-        from pytest_charllm.devices.simulated import SimulatedSource
+        from pytest_charllm.devices.simulated.source import Simulation
 
-        return SimulatedSource(argument, uuids)
-    raise BadInput(f"telemetry source {kind!r} is unknown: use nvml, cpu, replay:<path> or simulated:<profile>")
+        return Simulation(argument, uuids).source()
+    raise BadInput(f"telemetry source {kind!r} is unknown: use nvml, amd, cpu, replay:<path> or simulated:<profile>")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pytest_charllm.records.telemetry import CUMULATIVE
+
 TEMPERATURE_C = (-20.0, 130.0)
 MARGIN_C = (-130.0, 150.0)
 """Slowdown threshold minus temperature, both within `TEMPERATURE_C`. Zero and below are legal under load."""
 POWER_HEADROOM = 1.5
 """Peaks of 1.2 times the limit are real on a board that regulates over tens of milliseconds; 1.5 times is not."""
 CLOCK_HEADROOM = 1.2
-COUNTERS = (
-    "energy_j", "package_energy_j", "throttle_power_cap_ns", "throttle_sw_thermal_ns", "throttle_hw_thermal_ns",
-    "throttle_hw_brake_ns",
-)  # fmt: skip
 
 
 @dataclass
@@ -37,7 +35,7 @@ class Plausible:
                 missing[quantity] = f"implausible: {value:.12g}"
 
     def _holds(self, quantity: str, value: float) -> bool:
-        if quantity in COUNTERS:
+        if quantity in CUMULATIVE:
             last = self._last.get(quantity, 0.0)
             self._last[quantity] = value
             return value >= last
@@ -47,5 +45,7 @@ class Plausible:
             return MARGIN_C[0] <= value <= MARGIN_C[1]
         if quantity.endswith("_temp_c"):
             return TEMPERATURE_C[0] <= value <= TEMPERATURE_C[1]
+        if quantity.endswith("_share"):
+            return 0 <= value <= 1
         maximum = {"sm_clock_mhz": self.sm_clock_max_mhz, "mem_clock_mhz": self.mem_clock_max_mhz}.get(quantity)
         return value >= 0 and (maximum is None or value <= CLOCK_HEADROOM * maximum)

@@ -8,7 +8,14 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from pytest_charllm.errors import BadRecord, DeviceError
-from pytest_charllm.records.telemetry import DeviceLine, SampleLine, decode_lines
+from pytest_charllm.records.telemetry import (
+    DeviceLine,
+    EventLine,
+    RingLine,
+    SampleLine,
+    SnapshotLine,
+    decode_lines,
+)
 
 
 class ReplaySource:
@@ -34,6 +41,7 @@ class ReplaySource:
         self.name = f"replay:{path.name}"
         self.library, self.driver = meta.library, meta.driver
         self._devices = {uuid: recorded[uuid] for uuid in uuids or recorded}
+        self._snapshots = {(line.uuid, line.when): line for line in lines if isinstance(line, SnapshotLine)}
         self._samples: dict[str, list[SampleLine]] = {uuid: [] for uuid in self._devices}
         for line in lines:
             if isinstance(line, SampleLine) and line.uuid in self._samples:
@@ -59,6 +67,18 @@ class ReplaySource:
         if then_ns > samples[-1].mono_ns:
             values, missing = dict.fromkeys(values), dict.fromkeys(values, "the recording is over")
         return SampleLine(uuid=uuid, mono_ns=now_ns, latency_ns=0, values=values, missing=missing)
+
+    def snapshot(self, uuid: str, when: str) -> SnapshotLine:
+        """As recorded; empty where the recording has none."""
+        recorded = self._snapshots.get((uuid, when))
+        values, missing = (recorded.values, recorded.missing) if recorded is not None else ({}, {})
+        return SnapshotLine(uuid=uuid, when=when, mono_ns=self._clock(), values=values, missing=missing)
+
+    def power_ring(self, uuid: str) -> RingLine | None:
+        return None
+
+    def wait_events(self, timeout_s: float) -> tuple[EventLine, ...] | None:
+        return None
 
 
 def _time(sample: SampleLine) -> int:

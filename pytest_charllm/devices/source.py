@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from pytest_charllm.errors import DeviceError
-from pytest_charllm.records.telemetry import DeviceLine, SampleLine
+from pytest_charllm.records.telemetry import DeviceLine, EventLine, RingLine, SampleLine, SnapshotLine
 
 
 class DeviceLostError(DeviceError):
@@ -27,9 +27,21 @@ class TelemetrySource(Protocol):
     driver: str | None
 
     def devices(self) -> tuple[DeviceLine, ...]:
-        """The devices, probed once at opening, each with what it can answer and why not the rest."""
+        """The physical devices, probed once at opening, each with what it can answer and why not the rest."""
         ...
 
     def read(self, uuid: str, wanted: Collection[str]) -> SampleLine:
         """One pass over one device for the wanted quantities; raises `DeviceLostError`."""
+        ...
+
+    def snapshot(self, uuid: str, when: str) -> SnapshotLine:
+        """Health of one device ("start" or "end"). Never in a loop: it may take tens of milliseconds."""
+        ...
+
+    def power_ring(self, uuid: str) -> RingLine | None:
+        """What the driver has kept of this device's power since the last call; None where it keeps nothing."""
+        ...
+
+    def wait_events(self, timeout_s: float) -> tuple[EventLine, ...] | None:
+        """Errors that the driver reports of any device, as they come; None where it never does: do not ask again."""
         ...

@@ -23,7 +23,8 @@ from pytest_charllm.campaign.settings import Planned, Settings
 from pytest_charllm.commands.accept import Accepted, accept
 from pytest_charllm.devices import find
 from pytest_charllm.devices.probe import ComputeProcess
-from pytest_charllm.devices.simulated import PROFILES, SimulatedSource
+from pytest_charllm.devices.simulated.board import PROFILES
+from pytest_charllm.devices.simulated.source import Simulation
 from pytest_charllm.hardware import Device, Machine
 from pytest_charllm.launch.names import LAUNCH, TELEMETRY
 from pytest_charllm.launch.request import LaunchRequest, Progress
@@ -161,7 +162,7 @@ def _telemetry(request: LaunchRequest, ending: Ending) -> bytes:
     limit_w = request.machine.devices[0].power_limit_w
     board = replace(PROFILES["h200"], limit_w=limit_w, demand_w=550.0, compute_share=1.0, load_until_s=end_s)
     now = [T0_NS]
-    source = SimulatedSource(board, request.device_uuids, clock=lambda: now[0])
+    source = Simulation(board, request.device_uuids, clock=lambda: now[0]).source()
     changes = {} if ending.semantics is None else {"semantics": dict(ending.semantics)}
     lines: list[Line] = [Meta(source="nvml", host=HOST, period_s=0.1, pid=1, mono_ns=T0_NS, wall_s=0.0)]
     lines += [msgspec.structs.replace(device, **changes) for device in source.devices()]

@@ -198,7 +198,8 @@ def test_a_source_only_ever_reads(nvml):
     """A sampler that changes a clock or a limit would change what it measures, on somebody's production node."""
     source, line = opened(nvml)
     read(source, line)
-    assert all(re.match(r"nvml(Init$|DeviceGet|SystemGet)", name) for name in nvml.called), nvml.called
+    reads = r"nvml(Init$|DeviceGet|SystemGet|Gpm(Query|Sample|Metrics)|EventSet|DeviceRegisterEvents$)"
+    assert all(re.match(reads, name) for name in nvml.called), nvml.called
 
 
 def test_without_names_all_devices_are_opened(nvml):
@@ -233,8 +234,43 @@ def test_tables_agree_with_the_binding():
         269: pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
         270: pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN,
         271: pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN,
+        76: pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST,
+        138: pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX,
+        139: pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX,
+        197: pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES,
+        198: pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES,
     }
     assert fields == set(named)
+    health = {
+        "ecc_corrected": (pynvml.NVML_FI_DEV_ECC_SBE_VOL_TOTAL,),
+        "ecc_uncorrected": (pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL,),
+        "remapped_rows": (pynvml.NVML_FI_DEV_REMAPPED_COR, pynvml.NVML_FI_DEV_REMAPPED_UNC),
+        "remap_pending": (pynvml.NVML_FI_DEV_REMAPPED_PENDING, pynvml.NVML_FI_DEV_RETIRED_PENDING),
+        "remap_failed": (pynvml.NVML_FI_DEV_REMAPPED_FAILURE,),
+        "pcie_replays": (pynvml.NVML_FI_DEV_PCIE_REPLAY_COUNTER,),
+        "pcie_errors": (
+            pynvml.NVML_FI_DEV_PCIE_COUNT_CORRECTABLE_ERRORS, pynvml.NVML_FI_DEV_PCIE_COUNT_NON_FATAL_ERROR,
+            pynvml.NVML_FI_DEV_PCIE_COUNT_FATAL_ERROR,
+        ),
+        "link_count": (pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT,),
+        "link_errors": (
+            pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY,
+            pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_CRC,
+        ),
+    }  # fmt: skip
+    assert {entry: tuple(field.id for field in reads) for entry, reads in table.HEALTH_FIELDS.items()} == health
+    assert table.GPM["tensor_active_share"][0] == pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL
+    assert table.GPM["sm_active_share"][0] == pynvml.NVML_GPM_METRIC_SM_UTIL
+    assert table.GPM["dram_active_share"][0] == pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL
+    assert table.GPM["pcie_tx_mib_per_s"][0] == pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC
+    assert table.GPM["pcie_rx_mib_per_s"][0] == pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC
+    assert table.GPM["link_rx_mib_per_s"][0] == pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC
+    assert table.GPM["link_tx_mib_per_s"][0] == pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC
+    policies = (table.POLICY_POWER, table.POLICY_THERMAL, table.POLICY_SYNC_BOOST, table.POLICY_BOARD)
+    assert policies == (
+        pynvml.NVML_PERF_POLICY_POWER, pynvml.NVML_PERF_POLICY_THERMAL, pynvml.NVML_PERF_POLICY_SYNC_BOOST,
+        pynvml.NVML_PERF_POLICY_BOARD_LIMIT,
+    )  # fmt: skip
     assert all(number == constant for number, constant in named.items())
     assert pynvml.NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT == table.FIELD_SLOWDOWN_TLIMIT
     assert pynvml.NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT == table.FIELD_SHUTDOWN_TLIMIT

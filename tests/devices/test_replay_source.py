@@ -98,6 +98,6 @@ def test_open_source_by_kind(path):
     assert open_source("cpu", ()).name == "cpu"
     assert open_source("simulated:h200", ("GPU-1",)).devices()[0].uuid == "GPU-1"
     assert open_source(f"replay:{path}", ("B",)).devices()[0].uuid == "B"
-    for kind in ("amd", "nvml:0", "replay", "replay:", "simulated", ""):
+    for kind in ("amd:0", "nvml:0", "replay", "replay:", "simulated", ""):
         with pytest.raises(BadInput, match="replay:<path>"):
             open_source(kind, ())
