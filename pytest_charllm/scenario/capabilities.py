@@ -5,7 +5,16 @@ from __future__ import annotations
 import msgspec
 
 from pytest_charllm.scenario.models import Family, shape
-from pytest_charllm.scenario.spec import SCRIPT_ENGINE, Options, Precision, Recompute, Scenario, Script, Sharding
+from pytest_charllm.scenario.spec import (
+    SCRIPT_ENGINE,
+    Layout,
+    Options,
+    Precision,
+    Recompute,
+    Scenario,
+    Script,
+    Sharding,
+)
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +28,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     recompute: frozenset[Recompute]
     precisions: frozenset[Precision]
     schedules: frozenset[str] = frozenset()
+    switches: frozenset[str] = frozenset()
+    """Fields of the layout and the options that may differ from their defaults, beside those above."""
 
 
 ENGINES: dict[str, Engine] = {
@@ -26,11 +37,12 @@ ENGINES: dict[str, Engine] = {
     for engine in (
         Engine(
             name="native",
-            axes=frozenset({"dp"}),
-            shardings=frozenset({Sharding.NONE, Sharding.FSDP}),
+            axes=frozenset({"dp", "tp"}),
+            shardings=frozenset({Sharding.NONE, Sharding.FSDP, Sharding.HSDP}),
             families=frozenset({Family.GPT3, Family.LLAMA}),
             recompute=frozenset(Recompute),
-            precisions=frozenset(Precision),
+            precisions=frozenset({Precision.BF16, Precision.FP32}),
+            switches=frozenset({"gathered", "sequence_parallel"}),
         ),
     )
 }
@@ -59,7 +71,21 @@ def unsupported(scenario: Scenario) -> str | None:
         return f"{engine.name} does not do recompute {options.recompute}"
     if options.precision not in engine.precisions:
         return f"{engine.name} does not do {options.precision}"
+    for words, names in ((layout, _LAYOUT_SWITCHES), (options, _OPTION_SWITCHES)):
+        for name in names:
+            value = getattr(words, name)
+            if value != _default(words, name) and name not in engine.switches:
+                return f"{engine.name} does not do {name.replace('_', ' ')} (asked {value})"
     return None
+
+
+_LAYOUT_SWITCHES = ("gathered", "sequence_parallel", "ring", "virtual_stages")
+_OPTION_SWITCHES = ("overlap", "distributed_optimizer", "lora", "chunked_loss")
+
+
+def _default(words: Layout | Options, name: str) -> object:
+    fields = {field.name: field.default for field in msgspec.structs.fields(type(words))}
+    return fields[name]
 
 
 def _unsupported_script(scenario: Scenario) -> str | None:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from pytest_charllm.records import Fault, Pass, RankRequest, tier
-from pytest_charllm.scenario import Layout, Options, Precision, Recompute, Scenario, Sharding, Training
+from pytest_charllm.records import Fault, Pass, RankReport, RankRequest, from_json, tier
+from pytest_charllm.scenario import Layout, Options, Precision, Scenario, Training
 
 MakeRequest = Callable[..., RankRequest]
+TrainCases = Callable[[int, Mapping[str, tuple[str, RankRequest]]], dict[str, list[RankReport]]]
 
 
 @pytest.fixture(scope="session")
@@ -32,21 +40,67 @@ def _request(
     seq: int = 32,
     microbatch: int = 2,
     global_batch: int | None = None,
-    dp: int = 1,
-    sharding: Sharding = Sharding.NONE,
-    recompute: Recompute = Recompute.NONE,
     precision: Precision = Precision.FP32,
     compiled: bool = False,
     pass_: Pass = Pass.DIAGNOSTIC,
     faults: tuple[Fault, ...] = (),
     **other: Any,
 ) -> RankRequest:
+    """`other`: fields of Layout, Options and RankRequest by their names."""
+    layout = {name: other.pop(name) for name in Layout.__struct_fields__ if name in other}
+    options = {name: other.pop(name) for name in Options.__struct_fields__ if name in other}
     scenario = Scenario(
         work=Training(model=model, microbatch=microbatch, layers=layers, global_batch=global_batch, seq=seq),
-        layout=Layout(dp=dp, sharding=sharding),
-        options=Options(recompute=recompute, precision=precision, compile=compiled),
+        layout=Layout(**layout),
+        options=Options(precision=precision, compile=compiled, **options),
     )
+    return _of_scenario(scenario, pass_=pass_, faults=faults, **other)
+
+
+def _of_scenario(scenario: Scenario, **other: Any) -> RankRequest:
     return RankRequest(
-        nonce="engine-test", scenario=scenario, pass_=pass_, window=tier("smoke", True).window, device="cpu",
-        faults=faults, out_dir=".", deadline_s=100.0, **other,
+        nonce="engine-test", scenario=scenario, window=tier("smoke", True).window, device="cpu", out_dir=".",
+        deadline_s=100.0, **{"pass_": Pass.DIAGNOSTIC, **other},
     )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def request_of(parity_seed: int) -> Callable[[Scenario], RankRequest]:
+    """The diagnostic pass of a scenario, with the seed of the command line."""
+    return partial(_of_scenario, seed=parity_seed)
+
+
+@pytest.fixture(scope="session")
+def train_cases(tmp_path_factory: pytest.TempPathFactory) -> TrainCases:
+    """(world, {name: (change, request)}) -> {name: every rank's report}, one after the other in the same processes."""
+
+    def train(world: int, cases: Mapping[str, tuple[str, RankRequest]]) -> dict[str, list[RankReport]]:
+        folder = tmp_path_factory.mktemp(f"{world}-ranks")
+        encoded = [(name, change, msgspec.to_builtins(request)) for name, (change, request) in cases.items()]
+        (folder / "cases.json").write_text(json.dumps(encoded))
+        ranks = [_start(folder, rank, world) for rank in range(world)]
+        try:
+            codes = [process.wait(timeout=240) for process in ranks]
+        finally:
+            for process in ranks:
+                process.kill()
+                process.wait()
+        outputs = [(folder / f"output.{rank}").read_text() for rank in range(world)]
+        assert codes == [0] * world, "".join(outputs)
+        return {
+            name: [
+                from_json((path := folder / f"{name}.{rank}.json").read_bytes(), RankReport, path)
+                for rank in range(world)
+            ]
+            for name in cases
+        }
+
+    return train
+
+
+def _start(folder: Path, rank: int, world: int) -> subprocess.Popen[bytes]:
+    environment = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), OMP_NUM_THREADS="1")
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in (str(Path(__file__).parents[2]), *sys.path) if path)
+    command = [sys.executable, str(Path(__file__).with_name("rank_program.py")), str(folder)]
+    with (folder / f"output.{rank}").open("wb") as output:
+        return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)

@@ -35,7 +35,7 @@ def four_ranks():
 def test_bytes_are_those_of_the_full_tensor(four_ranks: None) -> None:
     """A shard's bytes instead of the whole depends on the number of ranks; a scalar is no traffic of an axis."""
     shard, whole = torch.zeros(3), torch.zeros(12)
-    with CollectiveCounter("dp") as counter:
+    with CollectiveCounter({dist.group.WORLD.group_name: "dp"}) as counter:
         dist.all_gather_into_tensor(whole, shard)
         dist.reduce_scatter_tensor(shard, whole)
         dist.all_reduce(whole.bfloat16())
@@ -51,5 +51,5 @@ def test_bytes_are_those_of_the_full_tensor(four_ranks: None) -> None:
 
 def test_an_unknown_collective_is_no_silence(four_ranks: None) -> None:
     """Traffic that nobody counts would pass the strict check."""
-    with pytest.raises(HarnessError, match="c10d::gather_"), CollectiveCounter("dp"):
+    with pytest.raises(HarnessError, match="c10d::gather_"), CollectiveCounter({}):
         dist.gather(torch.zeros(2), [torch.zeros(2) for _ in range(4)])

@@ -10,7 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_charllm.engines.native.data import DISTINCT_STEPS, Batches, global_batch
+from pytest_charllm.engines.native.mesh import Axis, Mesh
+from pytest_charllm.engines.native.world import World
 from pytest_charllm.records import RankRequest
+
+CPU = torch.device("cpu")
 
 MakeRequest = Callable[..., RankRequest]
 
@@ -26,7 +30,7 @@ def test_every_layout_sees_the_same_sequences(make_request: MakeRequest, dp: int
     scenario = make_request(dp=dp, microbatch=microbatch, global_batch=16).scenario
     seen_inputs, seen_targets = [], []
     for rank in range(dp):
-        batches = Batches(scenario, 100, 6, 7, rank, torch.device("cpu"))
+        batches = Batches(scenario, 100, 6, 7, World(rank, dp, CPU, Mesh(dp=Axis(dp, rank))))
         for number in range(scenario.accumulation):
             inputs, targets = batches.microbatch(step, number)
             assert inputs.shape == targets.shape == (microbatch, 6)
@@ -39,8 +43,20 @@ def test_every_layout_sees_the_same_sequences(make_request: MakeRequest, dp: int
 
 def test_targets_are_the_next_tokens(make_request: MakeRequest) -> None:
     """A shift by none or two is learnt just as fast."""
-    inputs, targets = Batches(make_request().scenario, 1000, 32, 7, 0, torch.device("cpu")).microbatch(0, 0)
+    inputs, targets = Batches(make_request().scenario, 1000, 32, 7, World(0, 1, CPU)).microbatch(0, 0)
     assert torch.equal(inputs[:, 1:], targets[:, :-1])
+
+
+def test_context_parallel_ranks_have_the_parts_of_a_sequence(make_request: MakeRequest) -> None:
+    """Parts that overlap or leave a gap train on other sequences than one rank would."""
+    request = make_request(cp=2)
+    whole = Batches(make_request().scenario, 1000, 32, 7, World(0, 1, CPU)).microbatch(0, 0)
+    parts = [
+        Batches(request.scenario, 1000, 32, 7, World(rank, 2, CPU, Mesh(cp=Axis(2, rank)))).microbatch(0, 0)
+        for rank in range(2)
+    ]
+    for full, *pieces in zip(whole, *parts, strict=True):
+        assert torch.equal(torch.cat(pieces, dim=1), full)
 
 
 @pytest.mark.parametrize(("other_seed", "other_step"), [(8, 0), (7, 1), (7, DISTINCT_STEPS - 1)])

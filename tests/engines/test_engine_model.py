@@ -40,7 +40,7 @@ def test_attention_is_causal_and_positions_count(name: str) -> None:
     later[0, 20:] = (later[0, 20:] + 1) % 2048
     swapped = tokens[:, [1, 0, *range(2, 32)]]
     with torch.no_grad():
-        logits, changed, reordered = model(tokens), model(later), model(swapped)
+        logits, changed, reordered = (model(each).view(1, 32, -1) for each in (tokens, later, swapped))
     torch.testing.assert_close(logits[:, :20], changed[:, :20])
     assert not torch.allclose(logits[:, 20:], changed[:, 20:], atol=1e-4)
     assert not torch.allclose(logits[:, 2:], reordered[:, 2:], atol=1e-6)

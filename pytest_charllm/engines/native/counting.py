@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
@@ -30,6 +31,9 @@ _FULL: Mapping[str, tuple[str, Callable[[_Arguments], Any]]] = {
     "c10d::recv_": ("recv", lambda args: args[0]),
     "_c10d_functional::all_reduce": ("all-reduce", lambda args: args[0]),
     "_c10d_functional::all_reduce_": ("all-reduce", lambda args: args[0]),
+    "_c10d_functional::all_gather_into_tensor": ("all-gather", lambda args: [args[0]] * args[1]),
+    "_c10d_functional::reduce_scatter_tensor": ("reduce-scatter", lambda args: args[0]),
+    "_c10d_functional::all_to_all_single": ("all-to-all", lambda args: args[0]),
 }
 """Collective -> its name in the records, and which of its arguments is (or are) the full tensor."""
 
@@ -39,12 +43,13 @@ _NO_DATA = {"c10d::barrier", "c10d::monitored_barrier_", "_c10d_functional::wait
 class CollectiveCounter(TorchDispatchMode):
     """Counts the collectives of this rank, also those that DDP's reducer and FSDP's hooks issue.
 
-    A scalar belongs to the world, whatever the group: it is a loss or a norm. All else belongs to `axis`.
+    `labels`: group name -> axis. A scalar belongs to the world, whatever the group: it is a loss or a norm. What goes
+    over a group without a label belongs to `default`.
     """
 
-    def __init__(self, axis: str) -> None:
+    def __init__(self, labels: Mapping[str, str], default: str = "world") -> None:
         super().__init__()
-        self._axis = axis
+        self._labels, self._default = labels, default
         self._count: Counter[tuple[str, str]] = Counter()
         self._bytes: Counter[tuple[str, str]] = Counter()
 
@@ -69,9 +74,18 @@ class CollectiveCounter(TorchDispatchMode):
         tensors = full(args)
         tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         elements = sum(tensor.numel() for tensor in tensors)
-        key = ("world" if elements == 1 else self._axis, op)
+        key = ("world" if elements == 1 else self._axis(args), op)
         self._count[key] += 1
         self._bytes[key] += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    def _axis(self, args: _Arguments) -> str:
+        for arg in args:
+            if isinstance(arg, torch.ScriptObject):
+                with suppress(RuntimeError):
+                    return self._labels.get(dist.ProcessGroup.unbox(arg).group_name, self._default)
+            elif isinstance(arg, str) and arg in self._labels:
+                return self._labels[arg]
+        return self._default
 
 
 @contextmanager

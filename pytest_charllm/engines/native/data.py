@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pytest_charllm.engines.native.world import World
 from pytest_charllm.scenario import Scenario
 
 DISTINCT_STEPS = 8
@@ -22,22 +23,25 @@ def global_batch(scenario: Scenario, vocab: int, seq: int, seed: int, step: int)
 
 
 class Batches:
-    """This data-parallel rank's part of every step, on its device from the start.
+    """What this rank sees of every step, on its device from the start.
 
-    Microbatch `m` of rank `r` is the `(m * dp + r)`-th group of `microbatch` sequences of the global batch.
+    Microbatch `m` of data-parallel rank `r` is the `(m * dp + r)`-th group of `microbatch` sequences of the global
+    batch. Context-parallel ranks have consecutive parts of every sequence.
     """
 
-    def __init__(self, scenario: Scenario, vocab: int, seq: int, seed: int, dp_rank: int, device: torch.device) -> None:
-        dp, microbatch, accumulation = scenario.layout.dp, scenario.work.microbatch, scenario.accumulation
+    def __init__(self, scenario: Scenario, vocab: int, seq: int, seed: int, world: World) -> None:
+        dp, microbatch, accumulation = scenario.layout.dp, scenario.training.microbatch, scenario.accumulation
+        mesh = world.mesh
         steps = []
         for step in range(DISTINCT_STEPS):
             sequences = global_batch(scenario, vocab, seq, seed, step)
-            steps.append(sequences.view(accumulation, dp, microbatch, seq + 1)[:, dp_rank])
-        tokens = torch.stack(steps).to(device)
-        self._inputs = tokens[..., :-1].contiguous()
-        self._targets = tokens[..., 1:].contiguous()
+            steps.append(sequences.view(accumulation, dp, microbatch, seq + 1)[:, mesh.dp.rank])
+        tokens = torch.stack(steps)
+        part = slice(mesh.cp.rank * seq // mesh.cp.size, (mesh.cp.rank + 1) * seq // mesh.cp.size)
+        self._inputs = tokens[..., :-1][..., part].contiguous().to(world.device)
+        self._targets = tokens[..., 1:][..., part].contiguous().to(world.device)
 
     def microbatch(self, step: int, number: int) -> tuple[Tensor, Tensor]:
-        """(inputs, targets), each (microbatch, seq), of the `number`-th microbatch of a step."""
+        """(inputs, targets), each (microbatch, seq / cp), of the `number`-th microbatch of a step."""
         step %= DISTINCT_STEPS
         return self._inputs[step, number], self._targets[step, number]

@@ -1,6 +1,14 @@
-"""Decoders of the GPT-3 and Llama families. Parameter names and order are those of `scenario.models`."""
+"""Decoders of the GPT-3, Llama and Mixtral families, as far as one rank holds them.
+
+Parameter names are those of `scenario.models`. Between blocks the residual stream is (tokens, hidden): with tensor
+parallelism the tokens of this rank, with context parallelism those of its part of every sequence.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -8,29 +16,57 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pytest_charllm.engines.native.attention import attend
+from pytest_charllm.engines.native.loss import cross_entropy
+from pytest_charllm.engines.native.mesh import ALONE, Mesh
 from pytest_charllm.engines.native.recompute import saving_products
+from pytest_charllm.engines.native.tensor import Region
 from pytest_charllm.scenario import Recompute
 from pytest_charllm.scenario.models import Family, ModelShape
 
 _NORM_EPS = 1e-5
 
+Loss = Callable[[Tensor, Tensor, Region], Tensor]
+"""(logits (tokens, this rank's part of the vocabulary), targets (batch, seq), region) -> mean loss over the tokens."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Consecutive layers of the model. The first stage has the embedding too, the last one norm and head."""
+
+    layers: range
+    first: bool = True
+    last: bool = True
+
 
 class Decoder(nn.Module):
-    """Token ids (batch, seq) -> logits (batch, seq, vocab) in the compute precision.
+    """One stage. Token ids (batch, seq), or what the stage before returned -> what the next one needs.
 
-    Rotary models need `fill_rotary` first. The table is no buffer: DDP would broadcast it in every step.
+    The last stage returns the loss where it is given `targets` (batch, seq), else logits (tokens, vocabulary), in the
+    compute precision. Rotary models need `fill_rotary` first. The table is no buffer: DDP would broadcast it in every
+    step. `autocast`: compute in this precision over weights in fp32.
     """
 
     rotary: Tensor | None = None
+    autocast: torch.dtype | None = None
 
-    def __init__(self, shape: ModelShape) -> None:
+    def __init__(
+        self, shape: ModelShape, mesh: Mesh = ALONE, stage: Stage | None = None, sequence_parallel: bool = True
+    ) -> None:
         super().__init__()
         self.shape = shape
-        self.embed = nn.Embedding(shape.vocab, shape.hidden)
-        self.positions = nn.Embedding(shape.positions, shape.hidden) if shape.positions else None
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
-        self.norm = _norm(shape)
-        self.head = None if shape.tied else nn.Linear(shape.hidden, shape.vocab, bias=False)
+        self.stage = stage if stage is not None else Stage(range(shape.layers))
+        self.region = Region(mesh.tp, sequence_parallel)
+        self.context = mesh.cp
+        self.loss: Loss = cross_entropy
+        vocab = shape.vocab // mesh.tp.size
+        first, last = self.stage.first, self.stage.last
+        self.embed = nn.Embedding(vocab, shape.hidden) if first else None
+        self.positions = nn.Embedding(shape.positions, shape.hidden) if first and shape.positions else None
+        self.blocks = nn.ModuleDict({str(layer): Block(shape, mesh, self.region) for layer in self.stage.layers})
+        self.norm = _norm(shape) if last else None
+        # A tied head that is not on the rank of the embedding is a copy, which `gradients` keeps equal.
+        tied_here = shape.tied and first
+        self.head = nn.Linear(shape.hidden, vocab, bias=False) if last and not tied_here else None
 
     def fill_rotary(self, seq: int, device: torch.device) -> None:
         """Compute the cosines and sines of RoPE, (2, seq, 1, head_dim / 2), for sequences of up to `seq` tokens."""
@@ -41,19 +77,49 @@ class Decoder(nn.Module):
         angle = torch.outer(torch.arange(seq, dtype=torch.float64), frequency)
         self.rotary = torch.stack([angle.cos(), angle.sin()]).unsqueeze(2).to(device, torch.float32)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        seq = tokens.shape[1]
-        x = self.embed(tokens)
-        if self.positions is not None:
-            x = x + self.positions.weight[:seq]
-        if torch.is_autocast_enabled(x.device.type):
+    def forward(self, x: Tensor, targets: Tensor | None = None, seq: int | None = None) -> Tensor:
+        """`seq`: tokens of a sequence on this rank, needed where `x` is no token ids."""
+        with self._precision(x.device):
+            if self.embed is not None:
+                seq = x.shape[1]
+                x = self._embed(x)
+            assert seq is not None
+            rotary = None if self.rotary is None else self.rotary[:, self._positions(seq)]
+            for block in self.blocks.values():
+                x = block(x, seq, rotary)
+            if self.norm is None:
+                return x
+            x = self.region.enter(self.norm(x))
+            head = self.embed if self.head is None else self.head
+            assert head is not None
+            logits = F.linear(x, head.weight)
+            return logits if targets is None else self.loss(logits, targets, self.region)
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        assert self.embed is not None
+        ids = tokens.flatten()
+        rows = self.embed.num_embeddings
+        if self.region.size > 1:
+            ids = ids - self.region.rank * rows
+            here = (ids >= 0) & (ids < rows)
+            x = self.embed(ids.clamp(0, rows - 1)) * here.unsqueeze(-1)
+        else:
+            x = self.embed(ids)
+        if self.autocast is not None:
             # Autocast leaves embeddings alone: without this the residual stream would be fp32 all the way down.
-            x = x.to(torch.get_autocast_dtype(x.device.type))
-        rotary = None if self.rotary is None else self.rotary[:, :seq]
-        for block in self.blocks:
-            x = block(x, rotary)
-        x = self.norm(x)
-        return F.linear(x, self.embed.weight) if self.head is None else self.head(x)
+            x = x.to(self.autocast)
+        x = self.region.leave(x)
+        if self.positions is not None:
+            rows_of = self.positions.weight[self._positions(tokens.shape[1])]
+            x = x + self.region.own(rows_of.repeat(tokens.shape[0], 1)).to(x.dtype)
+        return x
+
+    def _positions(self, seq: int) -> slice:
+        """Where this rank's part of every sequence lies in it."""
+        return slice(self.context.rank * seq, (self.context.rank + 1) * seq)
+
+    def _precision(self, device: torch.device) -> AbstractContextManager[object]:
+        return nullcontext() if self.autocast is None else torch.autocast(device.type, self.autocast)
 
 
 class Block(nn.Module):
@@ -61,62 +127,85 @@ class Block(nn.Module):
 
     recompute = Recompute.NONE
 
-    def __init__(self, shape: ModelShape) -> None:
+    def __init__(self, shape: ModelShape, mesh: Mesh, region: Region) -> None:
         super().__init__()
         self.attn_norm = _norm(shape)
-        self.attn = Attention(shape)
+        self.attn = Attention(shape, mesh, region)
         self.ffn_norm = _norm(shape)
-        self.ffn = Gelu(shape) if shape.family is Family.GPT3 else SwiGlu(shape)
+        self.ffn = Gelu(shape, region) if shape.family is Family.GPT3 else SwiGlu(shape, region)
 
-    def forward(self, x: Tensor, rotary: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, seq: int, rotary: Tensor | None) -> Tensor:
         if self.recompute is Recompute.FULL:
-            return checkpoint(self._layer, x, rotary, use_reentrant=False, preserve_rng_state=False)
+            return checkpoint(self._layer, x, seq, rotary, use_reentrant=False, preserve_rng_state=False)
         if self.recompute is Recompute.SELECTIVE:
             return checkpoint(
-                self._layer, x, rotary, use_reentrant=False, preserve_rng_state=False, context_fn=saving_products
+                self._layer, x, seq, rotary, use_reentrant=False, preserve_rng_state=False, context_fn=saving_products
             )
-        return self._layer(x, rotary)
+        return self._layer(x, seq, rotary)
 
-    def _layer(self, x: Tensor, rotary: Tensor | None) -> Tensor:
-        x = x + self.attn(self.attn_norm(x), rotary)
+    def _layer(self, x: Tensor, seq: int, rotary: Tensor | None) -> Tensor:
+        x = x + self.attn(self.attn_norm(x), seq, rotary)
         return x + self.ffn(self.ffn_norm(x))
 
 
 class Attention(nn.Module):
-    def __init__(self, shape: ModelShape) -> None:
+    def __init__(self, shape: ModelShape, mesh: Mesh, region: Region) -> None:
         super().__init__()
+        self.region, self.context = region, mesh.cp
         self.head_dim = shape.head_dim
-        self.wq = nn.Linear(shape.hidden, shape.hidden, bias=shape.biases)
-        self.wk = nn.Linear(shape.hidden, shape.kv_width, bias=shape.biases)
-        self.wv = nn.Linear(shape.hidden, shape.kv_width, bias=shape.biases)
-        self.wo = nn.Linear(shape.hidden, shape.hidden, bias=shape.biases)
+        width, kv_width = shape.hidden // region.size, shape.kv_width // region.size
+        self.wq = nn.Linear(shape.hidden, width, bias=shape.biases)
+        self.wk = nn.Linear(shape.hidden, kv_width, bias=shape.biases)
+        self.wv = nn.Linear(shape.hidden, kv_width, bias=shape.biases)
+        self.wo = RowParallel(width, shape.hidden, region, bias=shape.biases)
 
-    def forward(self, x: Tensor, rotary: Tensor | None) -> Tensor:
-        q, k, v = (project(x).unflatten(-1, (-1, self.head_dim)) for project in (self.wq, self.wk, self.wv))
+    def forward(self, x: Tensor, seq: int, rotary: Tensor | None) -> Tensor:
+        x = self.region.enter(x)
+        q, k, v = (project(x).view(-1, seq, project.out_features // self.head_dim, self.head_dim)
+                   for project in (self.wq, self.wk, self.wv))  # fmt: skip
         if rotary is not None:
             q, k = _rotate(q, rotary), _rotate(k, rotary)
-        return self.wo(attend(q, k, v).flatten(2))
+        return self.wo(attend(q, k, v).flatten(2).flatten(0, 1))
+
+
+class RowParallel(nn.Linear):
+    """The last layer of a tensor-parallel region: sums the ranks' parts, and then adds a bias once."""
+
+    def __init__(self, in_features: int, out_features: int, region: Region, bias: bool) -> None:
+        super().__init__(in_features, out_features, bias=bias)
+        self.region = region
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.region.size == 1:
+            return F.linear(x, self.weight, self.bias)
+        x = self.region.leave(F.linear(x, self.weight))
+        return x if self.bias is None else x + self.bias.to(x.dtype)
 
 
 class SwiGlu(nn.Module):
-    def __init__(self, shape: ModelShape) -> None:
+    def __init__(self, shape: ModelShape, region: Region) -> None:
         super().__init__()
-        self.w1 = nn.Linear(shape.hidden, shape.ffn, bias=shape.biases)
-        self.w3 = nn.Linear(shape.hidden, shape.ffn, bias=shape.biases)
-        self.w2 = nn.Linear(shape.ffn, shape.hidden, bias=shape.biases)
+        self.region = region
+        width = shape.ffn // region.size
+        self.w1 = nn.Linear(shape.hidden, width, bias=shape.biases)
+        self.w3 = nn.Linear(shape.hidden, width, bias=shape.biases)
+        self.w2 = RowParallel(width, shape.hidden, region, bias=shape.biases)
 
     def forward(self, x: Tensor) -> Tensor:
+        x = self.region.enter(x)
         return self.w2(F.silu(self.w1(x)) * self.w3(x))
 
 
 class Gelu(nn.Module):
-    def __init__(self, shape: ModelShape) -> None:
+    def __init__(self, shape: ModelShape, region: Region) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(shape.hidden, shape.ffn, bias=shape.biases)
-        self.fc2 = nn.Linear(shape.ffn, shape.hidden, bias=shape.biases)
+        self.region = region
+        width = shape.ffn // region.size
+        self.fc1 = nn.Linear(shape.hidden, width, bias=shape.biases)
+        self.fc2 = RowParallel(width, shape.hidden, region, bias=shape.biases)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
+        return self.fc2(F.gelu(self.fc1(self.region.enter(x)), approximate="tanh"))
 
 
 class RmsNorm(nn.Module):
@@ -130,8 +219,15 @@ class RmsNorm(nn.Module):
         return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), _NORM_EPS)
 
 
+class LayerNorm(nn.LayerNorm):
+    """LayerNorm that gives back the precision of its input, where autocast would go on in fp32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).to(x.dtype)
+
+
 def _norm(shape: ModelShape) -> nn.Module:
-    return nn.LayerNorm(shape.hidden, eps=_NORM_EPS) if shape.norm == "layernorm" else RmsNorm(shape.hidden)
+    return LayerNorm(shape.hidden, eps=_NORM_EPS) if shape.norm == "layernorm" else RmsNorm(shape.hidden)
 
 
 def _rotate(x: Tensor, rotary: Tensor) -> Tensor:

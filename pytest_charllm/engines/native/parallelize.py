@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_charllm.engines.errors import NoCompiler
+from pytest_charllm.engines.native.gradients import Gradients
 from pytest_charllm.engines.native.model import Block, Decoder
 from pytest_charllm.engines.native.weights import initialize
 from pytest_charllm.engines.native.world import World
@@ -19,44 +20,72 @@ from pytest_charllm.scenario import Precision, Scenario, Sharding
 from pytest_charllm.scenario.models import ModelShape
 
 
+@dataclass(frozen=True)
+class Parallel:
+    """One stage as this rank trains it. `module` is `decoder`, or the wrapper that reduces its gradients."""
+
+    decoder: Decoder
+    module: nn.Module
+    gradients: Gradients
+
+
 def parallelize(
     scenario: Scenario, shape: ModelShape, seq: int, world: World, seed: int, generator_device: torch.device
-) -> nn.Module:
+) -> Parallel:
     """The scenario's model as this rank trains it.
 
     FSDP computes in bf16 by its own mixed-precision policy. Everything else keeps fp32 weights under autocast, and a
     single rank gets no wrapper at all. Raises `NoCompiler`.
     """
+    layout, mesh, device = scenario.layout, world.mesh, world.device
+    sharded = layout.sharding in (Sharding.FSDP, Sharding.HSDP)
     with torch.device("meta"):
-        model = Decoder(shape)
-    blocks = [block for block in model.blocks if isinstance(block, Block)]
-    for block in blocks:
+        model = Decoder(shape, mesh, sequence_parallel=layout.sequence_parallel)
+    for block in _blocks(model):
         block.recompute = scenario.options.recompute
     if scenario.options.compile:
-        check_compiler(world.device)
-        # Else Dynamo cuts a block's graph where DDP's buckets end, which recompute does not survive. There is nothing
-        # to gain: between separately compiled blocks the reduction overlaps by itself.
-        torch._dynamo.config.optimize_ddp = False
-        for block in blocks:
-            # The method rather than the module, so that the hooks of FSDP stay outside of the compiled graph.
-            block.forward = torch.compile(block.forward, fullgraph=True, dynamic=False)  # type: ignore[method-assign]
-    if scenario.layout.sharding is Sharding.FSDP:
-        mesh = init_device_mesh(world.device.type, (scenario.layout.dp,), mesh_dim_names=("dp",))
-        bf16 = scenario.options.precision is Precision.BF16
-        policy = (
-            MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-            if bf16
-            else MixedPrecisionPolicy()
-        )
-        for block in blocks:
-            fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
-        # The root holds embedding, last norm and head: used last and first, so it stays gathered for the backward pass.
-        fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
-    initialize(model, seq, world.device, seed, generator_device)
-    if scenario.layout.sharding is Sharding.NONE and scenario.layout.dp > 1:
-        devices = [world.device] if world.device.type == "cuda" else None
-        return DistributedDataParallel(model, devices, gradient_as_bucket_view=True)
-    return model
+        _compile(model, device)
+    if scenario.options.precision is Precision.BF16 and not sharded:
+        model.autocast = torch.bfloat16
+    if sharded:
+        _shard(model, scenario, world)
+    initialize(model, seq, device, seed, generator_device, mesh)
+    wrapped = not sharded and mesh.batch.size > 1
+    gradients = Gradients(model, mesh, averaged=sharded or wrapped)
+    return Parallel(model, _replicate(model, world) if wrapped else model, gradients)
+
+
+def _blocks(model: Decoder) -> list[Block]:
+    return [block for block in model.blocks.values() if isinstance(block, Block)]
+
+
+def _compile(model: Decoder, device: torch.device) -> None:
+    """Each block and the loss on its own: compile time then does not grow with the number of layers."""
+    check_compiler(device)
+    # Else Dynamo cuts a block's graph where DDP's buckets end, which recompute does not survive. There is nothing
+    # to gain: between separately compiled blocks the reduction overlaps by itself.
+    torch._dynamo.config.optimize_ddp = False
+    for block in _blocks(model):
+        # The method rather than the module, so that the hooks of FSDP stay outside of the compiled graph.
+        block.forward = torch.compile(block.forward, fullgraph=True, dynamic=False)  # type: ignore[method-assign]
+    model.loss = torch.compile(model.loss, fullgraph=True, dynamic=False)
+
+
+def _shard(model: Decoder, scenario: Scenario, world: World) -> None:
+    mesh = world.mesh.device_mesh(world.device)
+    bf16 = scenario.options.precision is Precision.BF16
+    policy = (
+        MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if bf16 else MixedPrecisionPolicy()
+    )
+    for block in _blocks(model):
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=not scenario.layout.gathered)
+    # The root holds embedding, last norm and head: used last and first, so it stays gathered for the backward pass.
+    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+
+
+def _replicate(model: Decoder, world: World) -> nn.Module:
+    devices = [world.device] if world.device.type == "cuda" else None
+    return DistributedDataParallel(model, devices, process_group=world.mesh.batch.group, gradient_as_bucket_view=True)
 
 
 def check_compiler(device: torch.device) -> None:

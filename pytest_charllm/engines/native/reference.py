@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from pytest_charllm.engines.native.data import global_batch
+from pytest_charllm.engines.native.gradients import MAX_GRAD_NORM
 from pytest_charllm.engines.native.model import Decoder
-from pytest_charllm.engines.native.optimizer import MAX_GRAD_NORM, adamw
+from pytest_charllm.engines.native.optimizer import adamw
 from pytest_charllm.engines.native.weights import initialize
 from pytest_charllm.records import RankRequest, Reference
 from pytest_charllm.scenario.models import ModelShape
@@ -28,9 +29,9 @@ def train_reference(request: RankRequest, shape: ModelShape, seq: int, device: t
         sequences = global_batch(scenario, shape.vocab, seq, request.seed, step).to(device)
         tokens = scenario.global_batch * seq
         loss = 0.0
-        for rows in sequences.split(scenario.work.microbatch):
+        for rows in sequences.split(scenario.training.microbatch):
             logits = model(rows[:, :-1])
-            share = F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten(), reduction="sum") / tokens
+            share = F.cross_entropy(logits, rows[:, 1:].flatten(), reduction="sum") / tokens
             share.backward()
             loss += share.item()
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM).item())

@@ -6,17 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_charllm.engines.native.counting import CollectiveCounter
 from pytest_charllm.engines.native.data import Batches
-from pytest_charllm.engines.native.loss import cross_entropy
-from pytest_charllm.engines.native.optimizer import adamw, clip_gradients
+from pytest_charllm.engines.native.optimizer import adamw
 from pytest_charllm.engines.native.parallelize import parallelize
+from pytest_charllm.engines.native.weights import count_parameters
 from pytest_charllm.engines.native.world import World
 from pytest_charllm.records import Collective, RankRequest
-from pytest_charllm.scenario import Precision, Sharding
 from pytest_charllm.scenario.models import ModelShape
 
 
@@ -30,43 +29,36 @@ class Step:
     def __init__(
         self, request: RankRequest, shape: ModelShape, seq: int, world: World, generator_device: torch.device
     ) -> None:
-        scenario, device = request.scenario, world.device
-        self.model: nn.Module = parallelize(scenario, shape, seq, world, request.seed, generator_device)
-        self.parameters = list(self.model.parameters())
-        self.optimizer = adamw(self.parameters)
-        self.batches = Batches(scenario, shape.vocab, seq, request.seed, dp_rank=world.rank, device=device)
+        scenario = request.scenario
+        parallel = parallelize(scenario, shape, seq, world, request.seed, generator_device)
+        self.model, self.gradients = parallel.module, parallel.gradients
+        self.optimizer = adamw(self.gradients.parameters)
+        self.batches = Batches(scenario, shape.vocab, seq, request.seed, world)
         self.accumulation = scenario.accumulation
-        self.loss = (
-            torch.compile(cross_entropy, fullgraph=True, dynamic=False) if scenario.options.compile else cross_entropy
-        )
-        self._device = device
-        self._autocast = scenario.options.precision is Precision.BF16 and scenario.layout.sharding is Sharding.NONE
-
-    @property
-    def parameter_count(self) -> int:
-        return sum(parameter.numel() for parameter in self.parameters)
+        self.parameter_count = count_parameters(parallel.decoder, world)
+        self._labels = world.mesh.labels
 
     def __call__(self, index: int, poison: bool = False) -> tuple[Tensor, Tensor]:
-        """(mean loss over this rank's tokens, global gradient norm before clipping). `poison` makes the loss NaN."""
+        """(mean loss over the tokens that this rank sees, global gradient norm before clipping). `poison` makes the
+        loss NaN."""
         losses = []
         for number in range(self.accumulation):
             inputs, targets = self.batches.microbatch(index, number)
             with self._reducing(last=number == self.accumulation - 1):
-                with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
-                    logits = self.model(inputs)
-                loss = self.loss(logits, targets) * microbatch_weight(self.accumulation)
+                loss = self.model(inputs, targets) * microbatch_weight(self.accumulation)
                 if poison:
                     loss = loss * float("nan")
                 loss.backward()
             losses.append(loss.detach())
-        norm = clip_gradients(self.parameters)
+        self.gradients.reduce()
+        norm = self.gradients.clip()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return torch.stack(losses).sum(), norm
 
     @contextmanager
     def counting_collectives(self) -> Iterator[Callable[[], tuple[Collective, ...]]]:
-        with CollectiveCounter(axis="dp") as counter:
+        with CollectiveCounter(self._labels) as counter:
             yield counter.collectives
 
     def _reducing(self, last: bool) -> AbstractContextManager[None]:

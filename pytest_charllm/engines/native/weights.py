@@ -1,35 +1,77 @@
-"""Initial weights: the same full model for every layout, made from one generator in the order of `parameter_list`."""
+"""Initial weights: the same full model for every layout, each rank keeping its part."""
 
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from pytest_charllm.engines.native.mesh import ALONE, Mesh
 from pytest_charllm.engines.native.model import Decoder
+from pytest_charllm.engines.native.world import World
+from pytest_charllm.scenario.models import ModelShape, parameter_list
+from pytest_charllm.scenario.placement import placement
 
 _STD = 0.02
 
 
 @torch.no_grad()
-def initialize(model: Decoder, seq: int, device: torch.device, seed: int, generator_device: torch.device) -> None:
+def initialize(
+    model: Decoder, seq: int, device: torch.device, seed: int, generator_device: torch.device, mesh: Mesh = ALONE
+) -> None:
     """Give a model that was built on the meta device its memory on `device`, its weights, and RoPE for `seq` tokens.
 
-    Every rank draws the full tensors one at a time and keeps its shard, so that no rank ever holds the full model.
-    A CPU generator gives the same weights on every machine; one on the GPU is faster by orders of magnitude, but its
-    numbers are those of that GPU.
+    Every full parameter has a generator of its own, so a rank draws what it has a part of, one at a time, and no rank
+    ever holds the full model. A CPU generator gives the same weights on every machine; one on the GPU is faster by
+    orders of magnitude, but its numbers are those of that GPU.
     """
     model.to_empty(device=device)
     model.fill_rotary(seq, device)
-    generator = torch.Generator(generator_device).manual_seed(seed)
+    names = {name for name, _ in parameter_list(model.shape)}
     for name, parameter in model.named_parameters():
-        full = torch.empty(parameter.shape, dtype=parameter.dtype, device=generator_device)
-        if parameter.ndim > 1:
-            full.normal_(0.0, _STD, generator=generator)
-        else:
-            full.fill_(0.0 if name.endswith("bias") else 1.0)
-        if isinstance(parameter, DTensor):
-            mesh, placements = parameter.device_mesh, parameter.placements
-            shard = distribute_tensor(full.to(device), mesh, placements, src_data_rank=None)
-            parameter.to_local().copy_(shard.to_local())
-        else:
-            parameter.copy_(full)
+        full_name = name if name in names else "embed.weight"
+        full = full_parameter(model.shape, full_name, seed, generator_device)
+        _fill(parameter, local_part(model.shape, full_name, full, mesh).to(device))
+
+
+def full_parameter(shape: ModelShape, name: str, seed: int, device: torch.device) -> Tensor:
+    """A parameter of `parameter_list` before any split, in fp32."""
+    rows = parameter_list(shape)
+    index = [each for each, _ in rows].index(name)
+    full = torch.empty(rows[index][1], device=device)
+    if full.ndim > 1:
+        return full.normal_(0.0, _STD, generator=torch.Generator(device).manual_seed(seed * 1_000_003 + index))
+    return full.fill_(0.0 if name.endswith("bias") else 1.0)
+
+
+def local_part(shape: ModelShape, name: str, full: Tensor, mesh: Mesh) -> Tensor:
+    """What a rank holds of a full parameter before data-parallel sharding."""
+    tp_dim, expert = placement(shape, name)
+    if tp_dim is not None:
+        full = full.chunk(mesh.tp.size, dim=tp_dim)[mesh.tp.rank]
+    return full.chunk(mesh.ep.size)[mesh.ep.rank] if expert else full
+
+
+def copies(shape: ModelShape, name: str, mesh: Mesh) -> int:
+    """How many ranks hold the same part of a parameter, before data-parallel sharding."""
+    tp_dim, expert = placement(shape, name)
+    batch = mesh.expert_batch if expert else mesh.batch
+    return batch.size * (mesh.tp.size if tp_dim is None else 1)
+
+
+def count_parameters(model: Decoder, world: World) -> int:
+    """Of the full model, from what every rank holds; a copy of a tied head is none."""
+    counted = {name for name, _ in parameter_list(model.shape)}
+    held = 0
+    for name, parameter in model.named_parameters():
+        if name in counted:
+            held += parameter.numel() * world.size // copies(model.shape, name, world.mesh)
+    return world.total(held) // world.size
+
+
+def _fill(parameter: Tensor, values: Tensor) -> None:
+    if isinstance(parameter, DTensor):
+        shard = distribute_tensor(values, parameter.device_mesh, parameter.placements, src_data_rank=None)
+        parameter.to_local().copy_(shard.to_local())
+    else:
+        parameter.copy_(values)

@@ -10,6 +10,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from pytest_charllm.engines.native.mesh import ALONE, Mesh, build_mesh
 from pytest_charllm.errors import BadInput, DeviceError
 from pytest_charllm.records import RankRequest
 from pytest_charllm.scenario import Sharding
@@ -25,6 +26,7 @@ class World:
     rank: int
     size: int
     device: torch.device
+    mesh: Mesh = ALONE
 
     def synchronize(self) -> None:
         """Wait until this rank's device has nothing left to do."""
@@ -81,7 +83,7 @@ def join(request: RankRequest) -> World:
             timeout=timedelta(seconds=request.deadline_s + _BEYOND_DEADLINE_S),
             device_id=device if device.type == "cuda" else None,
         )
-    return World(rank=rank, size=size, device=device)
+    return World(rank=rank, size=size, device=device, mesh=build_mesh(layout, rank))
 
 
 _TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))

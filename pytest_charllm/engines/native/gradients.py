@@ -1,0 +1,99 @@
+"""What makes every rank's gradients those of the global batch, where no wrapper does it, and their global norm."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from pytest_charllm.engines.native.mesh import Axis, Mesh
+from pytest_charllm.engines.native.model import Decoder
+from pytest_charllm.engines.native.weights import copies
+from pytest_charllm.scenario.placement import placement
+
+MAX_GRAD_NORM = 1.0
+
+_BUCKET_BYTES = 25 << 20
+
+
+class Gradients:
+    """The gradients of one stage's parameters.
+
+    `reduce` is called once a step, after the last backward pass; what DDP or FSDP averages is averaged already.
+    """
+
+    def __init__(self, model: Decoder, mesh: Mesh, *, averaged: bool) -> None:
+        self.parameters = list(model.parameters())
+        self._sums: list[tuple[Axis, float, list[nn.Parameter]]] = []
+        self._copies: dict[int, list[nn.Parameter]] = defaultdict(list)
+        sharded = any(isinstance(parameter, DTensor) for parameter in self.parameters)
+        self._spread = sharded or mesh.tp.size > 1 or mesh.pp.size > 1
+        whole = []
+        for name, parameter in model.named_parameters():
+            if placement(model.shape, name).tp_dim is None:
+                whole.append(parameter)
+            same = copies(model.shape, name, mesh) // (mesh.shard.size if isinstance(parameter, DTensor) else 1)
+            self._copies[same if self._spread else 1].append(parameter)
+        if model.region.sequence_parallel:
+            self._sums.append((mesh.tp, 1.0, whole))
+        if not averaged and mesh.batch.size > 1:
+            self._sums.append((mesh.batch, 1 / mesh.batch.size, self.parameters))
+
+    @torch.no_grad()
+    def reduce(self) -> None:
+        """Sum over tp what each rank has of its own tokens only, average over the batch."""
+        for axis, scale, parameters in self._sums:
+            sum_in_buckets([_local(parameter.grad) for parameter in parameters], axis, scale)
+
+    @torch.no_grad()
+    def clip(self) -> Tensor:
+        """Scale all gradients to a global norm of at most 1 and return the norm before that, as a scalar on the device.
+
+        Where ranks hold different parts of the gradients the norm costs one all-reduce of a scalar. Nothing here waits
+        for the device.
+        """
+        squares = [
+            torch.nn.utils.get_total_norm([_local(parameter.grad) for parameter in parameters]).square() / same
+            for same, parameters in self._copies.items()
+        ]
+        squared = torch.stack(squares).sum()
+        if self._spread:
+            dist.all_reduce(squared)
+        norm = squared.sqrt()
+        gradients = [_local(parameter.grad) for parameter in self.parameters]
+        torch._foreach_mul_(gradients, (MAX_GRAD_NORM / (norm + 1e-6)).clamp(max=1.0))
+        return norm
+
+
+def sum_in_buckets(gradients: list[Tensor], axis: Axis, scale: float) -> None:
+    """Sum over the ranks of an axis and scale, in place, a bucket at a time."""
+    for bucket in buckets(gradients, _BUCKET_BYTES):
+        flat = torch.cat([gradient.flatten() for gradient in bucket])
+        dist.all_reduce(flat, group=axis.group)
+        if scale != 1.0:
+            flat.mul_(scale)
+        for gradient, piece in zip(bucket, flat.split([each.numel() for each in bucket]), strict=True):
+            gradient.copy_(piece.view_as(gradient))
+
+
+def buckets(tensors: Iterable[Tensor], limit_bytes: int) -> Iterable[list[Tensor]]:
+    """Consecutive tensors until a bucket has reached its limit, the last one included."""
+    bucket: list[Tensor] = []
+    filled = 0
+    for tensor in tensors:
+        bucket.append(tensor)
+        filled += tensor.numel() * tensor.element_size()
+        if filled >= limit_bytes:
+            yield bucket
+            bucket, filled = [], 0
+    if bucket:
+        yield bucket
+
+
+def _local(gradient: Tensor | None) -> Tensor:
+    assert gradient is not None, "every parameter takes part in every step"
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient

@@ -1,0 +1,47 @@
+"""Collectives of one optimizer step as they must be: count and bytes, exactly, by operation and parallel axis.
+
+Bytes are those of the full (unsharded) tensor of each collective. Which collectives there are follows from how the
+engines use torch; the tests hold this against what is counted in real steps.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple
+
+from pytest_charllm.errors import BadInput
+from pytest_charllm.scenario.spec import Scenario
+from pytest_charllm.scenario.traffic import data, tensor
+from pytest_charllm.scenario.traffic.calls import FP32, MIB, Call
+
+
+class Predicted(NamedTuple):
+    """All collectives of one kind on one parallel axis."""
+
+    op: str
+    axis: str
+    count: int  # type: ignore[assignment]  # shadows tuple.count on purpose
+    bytes: int
+
+
+def collectives(scenario: Scenario, bucket_cap_bytes: int = 25 * MIB) -> tuple[Predicted, ...]:
+    """What one rank must be seen to call in one optimizer step, sorted by axis and kind.
+
+    `bucket_cap_bytes` is DDP's own default. Raises `BadInput` for a layout that this table does not cover.
+    """
+    layout = scenario.layout
+    if layout.pp > 1 or layout.cp > 1 or layout.ep > 1:
+        raise BadInput(f"traffic of {scenario.key} is not predicted")
+    if layout.world == 1:
+        return ()
+    calls = [*data.calls(scenario, bucket_cap_bytes), *tensor.calls(scenario)]
+    if data.is_sharded(layout) or layout.tp > 1:
+        calls.append(Call("all-reduce", "world", FP32))
+    return _summed(calls)
+
+
+def _summed(calls: list[Call]) -> tuple[Predicted, ...]:
+    sizes: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for op, axis, size in calls:
+        sizes[axis, op].append(size)
+    return tuple(Predicted(op, axis, len(each), sum(each)) for (axis, op), each in sorted(sizes.items()))

@@ -1,0 +1,68 @@
+"""Data parallelism: DDP, FSDP2 and HSDP."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from pytest_charllm.scenario.models import shape_of
+from pytest_charllm.scenario.spec import Layout, Scenario, Sharding
+from pytest_charllm.scenario.traffic.calls import FP32, MIB, Call, element_bytes, in_buckets, local_parameters
+
+Rows = list[tuple[str, tuple[int, ...]]]
+
+_FIRST_BUCKET_BYTES = MIB
+"""DDP's first bucket is smaller, so that communication starts early."""
+
+
+def calls(scenario: Scenario, bucket_cap_bytes: int) -> list[Call]:
+    layout = scenario.layout
+    if layout.dp * layout.cp == 1:
+        return []
+    return _fsdp(scenario) if is_sharded(layout) else _ddp(scenario, bucket_cap_bytes)
+
+
+def is_sharded(layout: Layout) -> bool:
+    return layout.sharding in (Sharding.FSDP, Sharding.HSDP)
+
+
+def shards(layout: Layout) -> int:
+    """Ranks among which FSDP splits a parameter."""
+    return layout.dp * layout.cp // layout.replicas if is_sharded(layout) else 1
+
+
+def _ddp(scenario: Scenario, bucket_cap_bytes: int) -> list[Call]:
+    """DDP's gradient buckets, once it has rebuilt them after its first step.
+
+    Gradients become ready in reverse order of use. With accumulation only the last microbatch reduces. A compiled
+    block hands over its gradients in another order, which may shift where a bucket ends, but never their bytes.
+    """
+    sizes = [size for _, size in reversed(local_parameters(shape_of(scenario), scenario.layout))]
+    return [Call("all-reduce", "dp", size) for size in in_buckets(sizes, bucket_cap_bytes, _FIRST_BUCKET_BYTES)]
+
+
+def _fsdp(scenario: Scenario) -> list[Call]:
+    """FSDP2 with one group a block, and a root group of all other parameters.
+
+    Each microbatch gathers a block for its forward pass and, where it is freed in between, again for its backward
+    pass; the root group stays whole in between. Gradients are reduced in fp32, group by group, in every microbatch:
+    over the shards, and with hsdp the shards over the replicas. Weights that stay gathered do so within a microbatch.
+    """
+    layout, shape, ranks = scenario.layout, shape_of(scenario), shards(scenario.layout)
+    rows = local_parameters(shape, layout)
+    block = padded([row for row in rows if row[0].startswith("blocks.0.")], ranks)
+    root = padded([row for row in rows if not row[0].startswith("blocks.")], ranks)
+    groups = [*[block] * shape.layers, root]
+    gathers = shape.layers * (1 if layout.gathered else 2)
+    result: list[Call] = []
+    for _ in range(scenario.accumulation):
+        result += [Call("all-gather", "dp", element_bytes(scenario) * block)] * gathers
+        result += [Call("all-gather", "dp", element_bytes(scenario) * root)]
+        result += [Call("reduce-scatter", "dp", FP32 * size) for size in groups]
+        if layout.replicas > 1:
+            result += [Call("all-reduce", "dp", FP32 * size // ranks) for size in groups]
+    return result
+
+
+def padded(rows: Rows, ranks: int) -> int:
+    """Elements of a group as they travel: each parameter's first dimension is filled up to a multiple of the ranks."""
+    return sum(ceil(size[0] / ranks) * ranks * prod(size[1:]) for _, size in rows)

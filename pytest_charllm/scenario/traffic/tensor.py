@@ -1,0 +1,54 @@
+"""Tensor parallelism: every border of a split layer is crossed once forward and once backward."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from pytest_charllm.scenario.models import ModelShape, shape_of
+from pytest_charllm.scenario.placement import placement
+from pytest_charllm.scenario.spec import Layout, Recompute, Scenario
+from pytest_charllm.scenario.traffic.calls import (
+    FP32,
+    MIB,
+    Call,
+    element_bytes,
+    in_buckets,
+    local_parameters,
+    local_tokens,
+)
+from pytest_charllm.scenario.traffic.data import shards
+
+_BUCKET_BYTES = 25 * MIB
+
+
+def calls(scenario: Scenario) -> list[Call]:
+    """Per microbatch: attention and feed-forward of each layer, the embedding (left only) and the head (entered only);
+    the loss needs the largest logit of each token, then its sum of exponentials and its target's logit.
+
+    With sequence parallelism the gradients of what works on a rank's own tokens are summed once a step.
+    """
+    layout, shape = scenario.layout, shape_of(scenario)
+    if layout.tp == 1:
+        return []
+    tokens = local_tokens(scenario)
+    size = tokens * shape.hidden * element_bytes(scenario)
+    borders = 2 * shape.layers + 1
+    # Recomputation enters both regions again and leaves the first; what comes after the last product is not needed.
+    again = 0 if scenario.options.recompute is Recompute.NONE else shape.layers
+    if layout.sequence_parallel:
+        once = [Call("all-gather", "tp", size)] * (2 * borders + 2 * again)
+        once += [Call("reduce-scatter", "tp", size)] * (2 * borders + again)
+    else:
+        once = [Call("all-reduce", "tp", size)] * (2 * borders + again)
+    once += [Call("all-reduce", "tp", FP32 * tokens), Call("all-reduce", "tp", 2 * FP32 * tokens)]
+    return once * scenario.accumulation + (_partial_gradients(shape, layout) if layout.sequence_parallel else [])
+
+
+def _partial_gradients(shape: ModelShape, layout: Layout) -> list[Call]:
+    """Of the parameters that are whole on every rank, in buckets; of each the shard that FSDP leaves."""
+    sizes = [
+        (ceil(size[0] / shards(layout)), *size[1:])
+        for name, size in local_parameters(shape, layout)
+        if placement(shape, name).tp_dim is None
+    ]
+    return [Call("all-reduce", "tp", size) for size in in_buckets(sizes, _BUCKET_BYTES)]
