@@ -8,7 +8,7 @@ from typing import Protocol
 from pytest_charllm.campaign.settings import CampaignProgress, Evidence, Settings
 from pytest_charllm.errors import CharllmError
 from pytest_charllm.launch.repro import write_repro
-from pytest_charllm.launch.request import LaunchRequest, Progress
+from pytest_charllm.launch.request import LaunchRequest, Progress, limits_of
 from pytest_charllm.measure.measurement import measure
 from pytest_charllm.records import Launch, Measurement, Pass, Status, Validity
 from pytest_charllm.store.run import RunDirectory
@@ -92,6 +92,7 @@ class Runner:
             # A confirmation compiles once more from cold, so that a slow compiler can be confirmed too.
             cache_dir=self._run.cache / f"round-{max(1, len(evidence.rounds))}",
             source=settings.telemetry_source,
+            limits=limits_of(scenario),
         )
         self._requests[request.id] = request
         return request

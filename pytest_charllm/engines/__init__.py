@@ -8,6 +8,7 @@ from pytest_charllm.engines.progress import Progress
 from pytest_charllm.errors import BadInput
 from pytest_charllm.records import RankReport, RankRequest
 from pytest_charllm.scenario.capabilities import ENGINES
+from pytest_charllm.scenario.spec import SCRIPT_ENGINE
 
 Run = Callable[[RankRequest, Progress], RankReport]
 
@@ -16,6 +17,10 @@ def load(name: str) -> Run:
     """The `run` of an engine. Does not import torch yet. Raises `BadInput` for an engine that does not exist."""
     if name == "native":
         from pytest_charllm.engines.native import run
+
+        return run
+    if name == SCRIPT_ENGINE:
+        from pytest_charllm.engines.script import run
 
         return run
     raise BadInput(f"engine {name!r} is not known; known engines: {', '.join(ENGINES)}")

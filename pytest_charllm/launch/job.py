@@ -12,6 +12,7 @@ from pytest_charllm.launch.environment import child_environment, launch_command
 from pytest_charllm.launch.exchange import RankProgress
 from pytest_charllm.launch.facts import Hang, log_files, read_progress
 from pytest_charllm.launch.hang import hang_reason
+from pytest_charllm.launch.liveness import Liveness
 from pytest_charllm.launch.names import AGENT_LOG, LAUNCHER_PID, error_file, report_file
 from pytest_charllm.launch.process import ask_for_stacks, end_tree, is_alive
 from pytest_charllm.launch.request import LaunchRequest, Progress
@@ -30,6 +31,8 @@ class Job:
         self.left: tuple[int, ...] = ()
         """Ranks whose process was gone without any answer while the agent still ran, in the order seen."""
         self.hang: Hang | None = None
+        self.progress: dict[int, RankProgress] = {}
+        """What each rank told, or was seen to do, last."""
         self.notes: list[str] = []
         self.agent_exit: int | None = None
         """None as long as the agent lives, and for good when it had to be killed."""
@@ -37,7 +40,7 @@ class Job:
         self._directory = request.directory
         self._world = request.scenario.layout.world
         self._began_s = time.monotonic()
-        self._progress: dict[int, RankProgress] = {}
+        self._liveness = Liveness(request.directory)
         self._agent: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -64,8 +67,8 @@ class Job:
         trouble_s: float | None = None
         while self._agent is not None and self._agent.poll() is None:
             now = time.monotonic()
-            self._progress = read_progress(self._directory, range(self._world))
-            first = self._progress.get(min(self._progress, default=0))
+            self.progress = self._liveness.refresh(read_progress(self._directory, range(self._world)))
+            first = self.progress.get(min(self.progress, default=0))
             if first is not None and (first.phase, first.step, first.tokens_per_s) != shown:
                 shown = (first.phase, first.step, first.tokens_per_s)
                 on_progress(Progress(*shown, elapsed_s=now - self._began_s))
@@ -81,7 +84,7 @@ class Job:
                 trouble_s = trouble_s or now
                 if now - trouble_s > limits.settle_s:
                     return
-            elif (reason := hang_reason(self._progress, unfinished, self._began_s, now, limits)) is not None:
+            elif (reason := hang_reason(self.progress, unfinished, self._began_s, now, limits)) is not None:
                 self.hang = Hang(reason=reason, at_s=now, stacks=self._stacks())
                 return
             time.sleep(_POLL_S)
@@ -91,8 +94,8 @@ class Job:
         if self._agent is None:
             return
         self.agent_exit = self._agent.poll()
-        self._progress = read_progress(self._directory, range(self._world))
-        self.notes += end_tree(self._agent, [told.pid for told in self._progress.values()])
+        self.progress = self._liveness.refresh(read_progress(self._directory, range(self._world)))
+        self.notes += end_tree(self._agent, [told.pid for told in self.progress.values()])
 
     def _unfinished(self) -> list[int]:
         return [rank for rank in range(self._world) if not report_file(self._directory, rank).exists()]
@@ -102,7 +105,7 @@ class Job:
         if any(error_file(self._directory, rank).exists() for rank in unfinished):
             return True
         for rank in unfinished:
-            told = self._progress.get(rank)
+            told = self.progress.get(rank)
             if told is None or rank in self.left or is_alive(told.pid):
                 continue
             # Looked for only now, since a rank answers before it goes.
@@ -111,7 +114,7 @@ class Job:
         return bool(self.left)
 
     def _note_hung_at_exit(self) -> None:
-        alive = [f"rank {rank}" for rank, told in sorted(self._progress.items()) if is_alive(told.pid)]
+        alive = [f"rank {rank}" for rank, told in sorted(self.progress.items()) if is_alive(told.pid)]
         who = ", ".join(alive) or "torchrun's agent"
         self.notes.append(
             f"hung at exit: {who} still alive {self._request.limits.exit_s:g} s after the last report; ended"
@@ -122,7 +125,7 @@ class Job:
         logs = log_files(self._directory)
         before = {rank: _size(path) for rank, path in logs.items()}
         # Only ranks that have told something listen to the signal: it would end the others.
-        asked = {rank: told.pid for rank, told in self._progress.items() if rank in logs and is_alive(told.pid)}
+        asked = {rank: told.pid for rank, told in self.progress.items() if rank in logs and is_alive(told.pid)}
         ask_for_stacks(asked.values())
         sizes: dict[int, int] = {}
         deadline = time.monotonic() + _STACKS_WAIT_S

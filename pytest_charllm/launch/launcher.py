@@ -84,6 +84,7 @@ class TorchrunLauncher:
             directory,
             asked,
             agent_exit=job.agent_exit,
+            progress=job.progress,
             left=job.left,
             hang=job.hang,
             oom_kills=now - oom_kills if now is not None and oom_kills is not None else None,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from pytest_charllm.hardware import Machine
 from pytest_charllm.records import Fault, Pass, RankRequest, WindowRule
-from pytest_charllm.scenario import Scenario
+from pytest_charllm.scenario import Scenario, Script
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +32,12 @@ class Limits:
     """After a rank failed or left: how long the rest may take to end by itself."""
     exit_s: float = 5.0
     """After all ranks reported: how long the processes may take to be gone."""
+
+
+def limits_of(scenario: Scenario) -> Limits:
+    """A script knows best how long it may be silent: from its start to its end it is one phase."""
+    work = scenario.work
+    return Limits(compile_s=work.silence_s, total_s=work.deadline_s) if isinstance(work, Script) else Limits()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +80,7 @@ def rank_request(request: LaunchRequest) -> RankRequest:
     """What the ranks read. The nonce is fresh, so that no answer of another launch can be taken for this one's."""
     return RankRequest(
         nonce=secrets.token_hex(8),
-        scenario=request.scenario,
+        scenario=_located(request.scenario),
         pass_=request.pass_,
         window=request.window,
         device=request.device,
@@ -81,3 +90,11 @@ def rank_request(request: LaunchRequest) -> RankRequest:
         out_dir=".",
         deadline_s=request.limits.total_s,
     )
+
+
+def _located(scenario: Scenario) -> Scenario:
+    """A script's file by its absolute path: a repro bundle is started from anywhere."""
+    work = scenario.work
+    if not isinstance(work, Script) or work.module:
+        return scenario
+    return replace(scenario, work=replace(work, path=os.path.abspath(work.path)))

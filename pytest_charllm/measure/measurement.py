@@ -8,11 +8,13 @@ from pytest_charllm.hardware import Machine
 from pytest_charllm.measure.checks import checks, unchecked
 from pytest_charllm.measure.energy import energy
 from pytest_charllm.measure.observations import launch_findings, power_capped, sampler_findings, spoiled
+from pytest_charllm.measure.script import NO_WINDOW, script_findings, semantics, windowed
 from pytest_charllm.measure.steps import step_findings, unusable
 from pytest_charllm.measure.thermal import temperature_start
 from pytest_charllm.measure.values import DEVICE_METRICS, device_values, missing, rank_values
 from pytest_charllm.measure.windows import DeviceWindow, device_windows
 from pytest_charllm.records import METRICS, Finding, Launch, Measurement, Pass, Status, Trace, Validity, Value
+from pytest_charllm.scenario import Script
 from pytest_charllm.scenario.flops import FLOP_FORMULA
 
 
@@ -22,18 +24,22 @@ def measure(launch: Launch, trace: Trace | None, machine: Machine) -> Measuremen
     A diagnostic launch gives checks and no times. One that must not be judged is INVALID with its reason: it did not
     complete, its ranks do not fit together, or a device was lost or used by somebody else meanwhile.
     """
-    reason = _not_whole(launch)
+    launch, reason = _whole(launch)
+    is_script = isinstance(launch.scenario.work, Script)
     findings = launch_findings(launch)
     values = {metric: missing(metric, reason or "the diagnostic pass contributes no time") for metric in METRICS}
     windows: tuple[DeviceWindow, ...] = ()
     disagreements: list[Finding] = []
     if reason is None and launch.pass_ is Pass.TIMED:
         windows, absent = device_windows(launch, trace, machine.is_cpu)
+        if is_script and launch.ranks[0].window is None:
+            absent = NO_WINDOW
         measured, disagreements = _values(launch, machine, windows, absent)
         values |= measured
         findings += [*step_findings(launch.ranks, machine.is_cpu), *disagreements]
         findings += power_capped(windows, values["mean_power"].value)
         findings += sampler_findings(trace) if trace is not None else []
+        findings += script_findings(launch) if is_script else []
         reason = spoiled(trace, windows)
     elif reason is None:
         findings += unchecked(launch.scenario)
@@ -50,7 +56,7 @@ def measure(launch: Launch, trace: Trace | None, machine: Machine) -> Measuremen
         device_uuids=_uuids(launch, machine),
         values=values,
         start_temp_c=_start_temperatures(windows),
-        semantics=_semantics(windows),
+        semantics=_semantics(windows) | (semantics(launch) if is_script and reason is None else {}),
         flop_formula=FLOP_FORMULA,
         power_limit_w=min((w.line.power_limit_w for w in windows if w.line.power_limit_w is not None), default=None),
         window_tier=launch.window.tier,
@@ -64,14 +70,19 @@ def measure(launch: Launch, trace: Trace | None, machine: Machine) -> Measuremen
     )
 
 
-def _not_whole(launch: Launch) -> str | None:
-    """Why the launch is not one to be measured, or None."""
+def _whole(launch: Launch) -> tuple[Launch, str | None]:
+    """The launch, with its window where the ranks could not tell that alone; and why it may not be measured, or None."""
     if launch.status is not Status.COMPLETED:
-        return f"the launch ended {launch.status}" + (f": {launch.failure.summary}" if launch.failure else "")
+        return launch, f"the launch ended {launch.status}" + (f": {launch.failure.summary}" if launch.failure else "")
     world = launch.scenario.layout.world
     if sorted(report.rank for report in launch.ranks) != list(range(world)):
-        return f"{len(launch.ranks)} of {world} ranks reported"
-    return unusable(launch.ranks) if launch.pass_ is Pass.TIMED else None
+        return launch, f"{len(launch.ranks)} of {world} ranks reported"
+    if isinstance(launch.scenario.work, Script):
+        placed = windowed(launch)
+        if isinstance(placed, str):
+            return launch, placed
+        launch = placed
+    return launch, unusable(launch.ranks) if launch.pass_ is Pass.TIMED else None
 
 
 def _values(

@@ -12,7 +12,7 @@ from pytest_charllm.hardware.catalogue import CATALOGUE
 from pytest_charllm.measure import steps, thermal
 from pytest_charllm.measure.windows import DeviceWindow, over_devices
 from pytest_charllm.records import METRICS, Launch, RankReport, Value
-from pytest_charllm.scenario import Precision, Scenario
+from pytest_charllm.scenario import Precision, Scenario, Script
 from pytest_charllm.scenario.flops import FLOP_FORMULA, flops_per_token
 
 _CORE_TEMPERATURE = {True: "package_temp_c", False: "core_temp_c"}
@@ -32,6 +32,8 @@ DEVICE_METRICS = (
 )
 """Those that need telemetry."""
 
+NO_TOKENS = "tokens per step are not known"
+
 
 def missing(metric: str, reason: str) -> Value:
     return Value(value=None, unit=METRICS[metric].unit, reason=reason)
@@ -41,11 +43,16 @@ def rank_values(launch: Launch, machine: Machine) -> dict[str, Value]:
     """What the ranks reported. They must have passed `steps.unusable`."""
     reports = launch.ranks
     step_time_s = statistics.median(steps.slowest_steps_s(reports))
-    tokens_per_s = reports[0].tokens_per_step / step_time_s / len(reports)
+    tokens = reports[0].tokens_per_step
+    tokens_per_s = None if tokens is None else tokens / step_time_s / len(reports)
     only_cpu = "only on a CPU"
+    no_tokens = missing("throughput", NO_TOKENS)
     return {
-        "throughput": _measured("throughput", tokens_per_s),
+        "throughput": missing("throughput", NO_TOKENS)
+        if tokens_per_s is None
+        else _measured("throughput", tokens_per_s),
         "step_time": _measured("step_time", step_time_s),
+        "step_cpu_time": _step_cpu_time(launch, machine),
         "cost_cpu": steps.cost_cpu(reports) if machine.is_cpu else missing("cost_cpu", only_cpu),
         "cost_wall": steps.cost_wall(reports) if machine.is_cpu else missing("cost_wall", only_cpu),
         "busyness": steps.busyness(reports) if machine.is_cpu else missing("busyness", only_cpu),
@@ -85,8 +92,10 @@ def _energy_per_token(
     """Joules of all devices over the tokens of exactly the steps in the window. Idle power is not taken off."""
     if is_cpu:
         return missing("energy_per_token", "the window of a CPU holds calibration as well as steps")
-    report = launch.ranks[0]
-    tokens = report.tokens_per_step * len(steps.slowest_steps_s(launch.ranks))
+    tokens_per_step = launch.ranks[0].tokens_per_step
+    if tokens_per_step is None:
+        return missing("energy_per_token", NO_TOKENS)
+    tokens = tokens_per_step * len(steps.slowest_steps_s(launch.ranks))
     joules = over_devices(windows, lambda window: energies[window.uuid], sum)
     return _of(joules, "energy_per_token", None if joules.value is None else joules.value / tokens)
 
@@ -115,8 +124,20 @@ def _compile_time(reports: Sequence[RankReport]) -> Value:
     return _measured("compile_time", max(times_s))
 
 
-def _mfu(scenario: Scenario, machine: Machine, tokens_per_s: float) -> Value:
+def _step_cpu_time(launch: Launch, machine: Machine) -> Value:
+    """Median over the steps of a rank's CPU time, mean over ranks; of a script, which has no calibration beside it."""
+    if not machine.is_cpu or not isinstance(launch.scenario.work, Script):
+        return missing("step_cpu_time", "only of a script on a CPU")
+    series = [report.steps.cpu_s for report in launch.ranks if report.steps is not None]
+    if not all(series):
+        return missing("step_cpu_time", "a log does not tell CPU time")
+    return _measured("step_cpu_time", statistics.fmean(statistics.median(cpu_s) for cpu_s in series))
+
+
+def _mfu(scenario: Scenario, machine: Machine, tokens_per_s: float | None) -> Value:
     """Model FLOP/s of one GPU over its dense bf16 peak, by the formula `FLOP_FORMULA`."""
+    if isinstance(scenario.work, Script) or tokens_per_s is None:
+        return missing("mfu", "FLOPs of a script are not known")
     if scenario.options.precision is not Precision.BF16:
         return missing("mfu", f"no {scenario.options.precision} peak in the catalogue")
     hardware = CATALOGUE.get(machine.variant)

@@ -1,0 +1,60 @@
+"""Somebody's program run as Python runs it, in this process, so that signals, stacks and exit stay the rank's."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import runpy
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pytest_charllm.errors import BadInput, CharllmError
+from pytest_charllm.scenario import Script
+
+OUT = "{out}"
+
+
+class ScriptExited(CharllmError):
+    """The script ended itself with another exit code than 0."""
+
+    kind = "exception"
+
+
+def run_program(script: Script, args: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Run it as ``__main__`` with these arguments and additions to the environment, until the interpreter would end.
+
+    Its threads are joined and its exit functions called. ``sys.exit(0)`` is a regular end; other codes raise
+    `ScriptExited`, which is raised from the script's own line. Raises `BadInput` where there is no such file or module.
+    """
+    path = os.path.abspath(script.path)
+    if not script.module and not Path(path).is_file():
+        raise BadInput(f"script {path} does not exist; a relative path starts where pytest was called")
+    # Else a launch within the script would take itself for part of this one.
+    for name in [name for name in os.environ if name.startswith("CHARLLM_")]:
+        del os.environ[name]
+    os.environ.update(environment)
+    sys.argv = [script.path if script.module else path, *args]
+    try:
+        if script.module:
+            runpy.run_module(script.path, run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0] = os.path.dirname(path)
+            runpy.run_path(path, run_name="__main__")
+    except SystemExit as ended:
+        if ended.code not in (None, 0):
+            what = f"with {ended.code}" if isinstance(ended.code, int) else f"saying {ended.code}"
+            raise ScriptExited(f"the script exited {what}").with_traceback(ended.__traceback__) from None
+    # What the interpreter does when it ends, in its order. The rank leaves by os._exit, which would skip both: threads
+    # that still train, and exit functions that flush a log or close a tracker.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+
+
+def expand(text: str, out: Path) -> str:
+    """``{out}`` as the folder `out`, which is made where it is asked for."""
+    if OUT not in text:
+        return text
+    out.mkdir(exist_ok=True)
+    return text.replace(OUT, str(out))
