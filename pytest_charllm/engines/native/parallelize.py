@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from pytest_charllm.engines.errors import NoCompiler
 from pytest_charllm.engines.native.gradients import Gradients
 from pytest_charllm.engines.native.model import Block, Decoder
+from pytest_charllm.engines.native.update import Update, WholeUpdate
 from pytest_charllm.engines.native.weights import initialize
 from pytest_charllm.engines.native.world import World
 from pytest_charllm.scenario import Precision, Scenario, Sharding
@@ -26,7 +27,7 @@ class Parallel:
 
     decoder: Decoder
     module: nn.Module
-    gradients: Gradients
+    update: Update
 
 
 def parallelize(
@@ -51,8 +52,8 @@ def parallelize(
         _shard(model, scenario, world)
     initialize(model, seq, device, seed, generator_device, mesh)
     wrapped = not sharded and mesh.batch.size > 1
-    gradients = Gradients(model, mesh, averaged=sharded or wrapped)
-    return Parallel(model, _replicate(model, world) if wrapped else model, gradients)
+    update = WholeUpdate(Gradients(model, mesh, averaged=sharded or wrapped))
+    return Parallel(model, _replicate(model, world) if wrapped else model, update)
 
 
 def _blocks(model: Decoder) -> list[Block]:

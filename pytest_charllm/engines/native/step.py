@@ -11,7 +11,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pytest_charllm.engines.native.counting import CollectiveCounter
 from pytest_charllm.engines.native.data import Batches
-from pytest_charllm.engines.native.optimizer import adamw
 from pytest_charllm.engines.native.parallelize import parallelize
 from pytest_charllm.engines.native.weights import count_parameters
 from pytest_charllm.engines.native.world import World
@@ -31,8 +30,7 @@ class Step:
     ) -> None:
         scenario = request.scenario
         parallel = parallelize(scenario, shape, seq, world, request.seed, generator_device)
-        self.model, self.gradients = parallel.module, parallel.gradients
-        self.optimizer = adamw(self.gradients.parameters)
+        self.model, self.update = parallel.module, parallel.update
         self.batches = Batches(scenario, shape.vocab, seq, request.seed, world)
         self.accumulation = scenario.accumulation
         self.parameter_count = count_parameters(parallel.decoder, world)
@@ -50,11 +48,7 @@ class Step:
                     loss = loss * float("nan")
                 loss.backward()
             losses.append(loss.detach())
-        self.gradients.reduce()
-        norm = self.gradients.clip()
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return torch.stack(losses).sum(), norm
+        return torch.stack(losses).sum(), self.update()
 
     @contextmanager
     def counting_collectives(self) -> Iterator[Callable[[], tuple[Collective, ...]]]:
