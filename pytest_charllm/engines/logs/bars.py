@@ -36,12 +36,13 @@ def bar_in(text: str) -> Bar | None:
     if total == 0 or done > total:
         return None
     label = before.rstrip("0123456789 ").removesuffix(":").strip()
-    elapsed_s, rate = clock_s(match["elapsed"]), _seconds(match["rate"] or "?", match["unit"])
+    elapsed_s, rate = clock_s(match["elapsed"]), seconds_of(match["rate"] or "?", match["unit"])
     return Bar(label, done, total, elapsed_s, rate, match["rest"])
 
 
-def _seconds(rate: str, unit: str) -> Number | None:
+def seconds_of(rate: str, unit: str) -> Number | None:
+    """Seconds of an iteration, of a rate in it/s or s/it."""
     told = number(rate)
-    if told is None or not told.value > 0:
+    if told is None or not 1e-9 < told.value < 1e9:
         return None
     return told if unit == "s/it" else Number(1 / told.value, told.half_unit / told.value**2)

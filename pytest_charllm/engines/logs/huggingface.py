@@ -10,11 +10,14 @@ from pytest_charllm.engines.logs.bars import Bar, bar_in
 from pytest_charllm.engines.logs.numbers import COUNT, NUMBER, number
 from pytest_charllm.engines.logs.protocol import Event, Loss, Restart, Step
 
+_GROUPED = r"\d[\d,]{0,14}"
 _LOSS = re.compile(rf"\{{'loss': '?({NUMBER})", re.ASCII)
 _NAN_GRADIENT = re.compile(r"'grad_norm': '?nan\b", re.ASCII)
 _TOKENS_SEEN = re.compile(rf"'num_input_tokens_seen': '?({COUNT})\b", re.ASCII)
-_TOTAL = re.compile(rf"Total optimization steps = ({NUMBER})", re.ASCII)
-_SEQUENCES = re.compile(rf"Total train batch size \(w\. parallel, distributed & accumulation\) = ({NUMBER})", re.ASCII)
+_TOTAL = re.compile(rf"Total optimization steps = ({_GROUPED})", re.ASCII)
+_SEQUENCES = re.compile(
+    rf"Total train batch size \(w\. parallel, distributed & accumulation\) = ({_GROUPED})", re.ASCII
+)
 _LABELS = frozenset({"", "Steps"})
 """Trainer's bars have no label, evaluation's neither; Accelerate's examples write "Steps"."""
 
@@ -50,10 +53,10 @@ class HuggingFace:
         elif "***** Running training *****" in text:
             self._tokens_at.clear()
             yield Restart(everywhere=False)
-        elif (total := _TOTAL.search(text)) and (steps := number(total[1], grouped=True)):
-            self._total, self._announced = int(steps.value), True
-        elif (batch := _SEQUENCES.search(text)) and (sequences := number(batch[1], grouped=True)):
-            self._sequences = int(sequences.value)
+        elif total := _TOTAL.search(text):
+            self._total, self._announced = int(total[1].replace(",", "")), True
+        elif sequences := _SEQUENCES.search(text):
+            self._sequences = int(sequences[1].replace(",", ""))
 
     def _bar(self, bar: Bar) -> Iterator[Event]:
         if bar.label not in _LABELS:

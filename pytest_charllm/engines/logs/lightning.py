@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pytest_charllm.engines.logs.bars import Bar, bar_in
+from pytest_charllm.engines.logs.bars import Bar, bar_in, seconds_of
 from pytest_charllm.engines.logs.numbers import COUNT, NUMBER, number
 from pytest_charllm.engines.logs.protocol import Elapsed, Event, Step
 
-_EPOCH = re.compile(r"\bEpoch (\d{1,9})\b", re.ASCII)
+_EPOCH = re.compile(r"\bEpoch (\d{1,6})\b", re.ASCII)
 _RICH = re.compile(
-    rf"\bEpoch (?P<epoch>\d{{1,9}})(?:/\d+)?\s.{{0,400}}?\s(?P<done>{COUNT})/(?P<total>{COUNT})\s+"
+    rf"\bEpoch (?P<epoch>\d{{1,6}})(?:/\d+)?\s.{{0,400}}?\s(?P<done>{COUNT})/(?P<total>{COUNT})\s+"
     rf"[\d:, day]+ • \S+\s+(?P<rate>{NUMBER})it/s(?P<rest>.*)",
     re.ASCII,
 )
@@ -36,14 +36,15 @@ class Lightning:
         if "Epoch" not in text:
             return
         if (bar := bar_in(text)) is not None:
-            if epoch := _EPOCH.search(bar.label):
+            # A bar that is set back for the next epoch shows 0 under the label of the last.
+            if bar.done and (epoch := _EPOCH.search(bar.label)):
                 yield self._tqdm(bar, int(epoch[1]))
         elif rich := _RICH.search(text):
             yield from self._rich(rich)
 
     def _tqdm(self, bar: Bar, epoch: int) -> Event:
         step, loss = epoch * bar.total + bar.done, _loss(bar.rest)
-        if bar.elapsed_s is None or bar.done == 0:
+        if bar.elapsed_s is None:
             return Step(step=step, loss=loss)
         seconds, resolution_s = bar.elapsed_s + _CUT_S, _CUT_S
         if bar.rate is not None:
@@ -55,16 +56,14 @@ class Lightning:
 
     @staticmethod
     def _rich(rich: re.Match[str]) -> Iterator[Event]:
-        done, total, rate = int(rich["done"]), int(rich["total"]), number(rich["rate"])
-        if done > total or rate is None:
-            return
-        running = rate.value > 0
-        yield Step(
-            step=int(rich["epoch"]) * total + done,
-            seconds=1 / rate.value if running else None,
-            resolution_s=rate.half_unit / rate.value**2 if running else 0.0,
-            loss=_loss(rich["rest"]),
-        )
+        done, total, rate = int(rich["done"]), int(rich["total"]), seconds_of(rich["rate"], "it/s")
+        if done <= total:
+            yield Step(
+                step=int(rich["epoch"]) * total + done,
+                seconds=rate.value if rate else None,
+                resolution_s=rate.half_unit if rate else 0.0,
+                loss=_loss(rich["rest"]),
+            )
 
     def tokens(self, sequences: int | None) -> tuple[int | None, str]:
         return None, "Lightning's bar counts batches, not tokens"

@@ -10,7 +10,7 @@ from pytest_charllm.engines.logs.protocol import Event, Step
 
 _TIME = re.compile(rf"train_step_timing in s[:=]\s*({NUMBER})", re.ASCII)
 _STEP = re.compile(rf"global_step[:=]\s*({COUNT})(?:\.0*)?(?![\d.])", re.ASCII)
-_ITERATION = re.compile(rf"epoch (\d+), iteration ({COUNT})/({COUNT})", re.ASCII)
+_ITERATION = re.compile(rf"epoch (\d{{1,6}}), iteration ({COUNT})/({COUNT})", re.ASCII)
 _SEQUENCES = re.compile(rf"global_batch_size[:=]\s*({COUNT})(?:\.0*)?(?![\d.])", re.ASCII)
 _LOSS = re.compile(rf"reduced_train_loss[:=]\s*({NUMBER})", re.ASCII)
 _TOKENS_PER_S = re.compile(rf"tokens_per_sec_per_gpu[:=]\s*({NUMBER})", re.ASCII)

@@ -15,7 +15,7 @@ _TOKENS = re.compile(rf"({COUNT}) tokens per train step", re.ASCII)
 _BATCH = re.compile(rf"global batch size ({COUNT}),.*sequence length ({COUNT})", re.ASCII)
 _TOTAL = re.compile(rf"total steps ({COUNT})", re.ASCII)
 _DEGREES = re.compile(r"\b(?:pp|dp_replicate|dp_shard|cp|tp)=(\d{1,7})\b", re.ASCII)
-_DIMENSIONS = re.compile(r"Building \d+-D device mesh with \[[^\]]*\], \[([\d, ]*)\]", re.ASCII)
+_DIMENSIONS = re.compile(r"Building \d+-D device mesh with \[[^\]]{0,200}\], \[((?:\d{1,7}(?:, )?){0,8})\]", re.ASCII)
 
 
 class Torchtitan:
