@@ -71,7 +71,7 @@ def measure(launch: Launch, trace: Trace | None, machine: Machine) -> Measuremen
 
 
 def _whole(launch: Launch) -> tuple[Launch, str | None]:
-    """The launch, with its window where the ranks could not tell that alone; and why it may not be measured, or None."""
+    """The launch, with its window where no rank could tell that alone, and why it may not be measured, or None."""
     if launch.status is not Status.COMPLETED:
         return launch, f"the launch ended {launch.status}" + (f": {launch.failure.summary}" if launch.failure else "")
     world = launch.scenario.layout.world

@@ -48,16 +48,14 @@ def rank_values(launch: Launch, machine: Machine) -> dict[str, Value]:
     only_cpu = "only on a CPU"
     no_tokens = missing("throughput", NO_TOKENS)
     return {
-        "throughput": missing("throughput", NO_TOKENS)
-        if tokens_per_s is None
-        else _measured("throughput", tokens_per_s),
+        "throughput": _measured("throughput", tokens_per_s) if tokens_per_s is not None else no_tokens,
         "step_time": _measured("step_time", step_time_s),
         "step_cpu_time": _step_cpu_time(launch, machine),
         "cost_cpu": steps.cost_cpu(reports) if machine.is_cpu else missing("cost_cpu", only_cpu),
         "cost_wall": steps.cost_wall(reports) if machine.is_cpu else missing("cost_wall", only_cpu),
         "busyness": steps.busyness(reports) if machine.is_cpu else missing("busyness", only_cpu),
         "peak_memory": _peak_memory(reports),
-        "compile_time": _compile_time(reports),
+        "compile_time": _compile_time(launch),
         "mfu": _mfu(launch.scenario, machine, tokens_per_s),
     }
 
@@ -112,8 +110,11 @@ def _peak_memory(reports: Sequence[RankReport]) -> Value:
     return _measured("peak_memory", float(max(peak for peak in peaks if peak is not None)))
 
 
-def _compile_time(reports: Sequence[RankReport]) -> Value:
+def _compile_time(launch: Launch) -> Value:
     """The slowest rank's, and only where the compiler had nothing to reuse."""
+    reports = launch.ranks
+    if isinstance(launch.scenario.work, Script):
+        return missing("compile_time", "a script does not tell whether it compiles")
     if any(report.compile_cache_cold is None for report in reports):
         return missing("compile_time", "not compiled")
     if not all(report.compile_cache_cold for report in reports):
