@@ -84,8 +84,8 @@ def _of_marks(reports: Sequence[RankReport], rule: WindowRule) -> tuple[RankRepo
     count = window_steps(rule, steady_step_s(rule, slowest_s[: warmup.steps]))
     if warmup.steps + count > len(slowest_s):
         return (
-            f"too-few-steps: {len(slowest_s)} steps, of which warm-up took {warmup.steps}, and the window needs {count};"
-            f" let it run for {warmup.steps + count} or more"
+            f"too-few-steps: {len(slowest_s)} steps, warm-up took {warmup.steps} of them, the window needs {count}; "
+            f"let it run for {warmup.steps + count} or more"
         )
     begin, end = warmup.steps, warmup.steps + count
     tokens = _tokens(marks[0], begin, end)

@@ -112,7 +112,7 @@ def test_energy_of_a_marked_window(make: SimpleNamespace) -> None:
     ("steps", "reason"),
     [
         (2, "too-few-steps: warm-up did not end within 2 steps; let it run for 27 or more"),
-        (20, "too-few-steps: 20 steps, of which warm-up took 3, and the window needs 24; let it run for 27 or more"),
+        (20, "too-few-steps: 20 steps, warm-up took 3 of them, the window needs 24; let it run for 27 or more"),
     ],
 )
 def test_too_short_a_run_says_how_long_is_enough(make: SimpleNamespace, steps: int, reason: str) -> None:
