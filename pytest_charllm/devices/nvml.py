@@ -111,8 +111,11 @@ class NvmlSource:
     def wait_events(self, timeout_s: float) -> tuple[EventLine, ...] | None:
         with self._revival.lock:
             told, self._revival.events = tuple(self._revival.events), []
-        if told or self._xids is None:
-            return told or None
+        if told:
+            return told
+        if self._xids is None:
+            time.sleep(timeout_s)
+            return ()
         try:
             return self._xids.wait(timeout_s)
         except NvmlError as refused:

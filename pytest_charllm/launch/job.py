@@ -71,7 +71,7 @@ class Job:
             first = self.progress.get(min(self.progress, default=0))
             if first is not None and (first.phase, first.step, first.tokens_per_s) != shown:
                 shown = (first.phase, first.step, first.tokens_per_s)
-                on_progress(Progress(*shown, elapsed_s=now - self._began_s))
+                on_progress(Progress(*shown, elapsed_s=now - self._began_s, expected_s=first.expected_s))
 
             unfinished = self._unfinished()
             if not unfinished:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pytest_charllm.errors import CharllmError, HarnessError
 from pytest_charllm.launch.classify import classify
+from pytest_charllm.launch.edges import edges
 from pytest_charllm.launch.facts import Facts, collect
 from pytest_charllm.launch.job import Job
 from pytest_charllm.launch.names import LAUNCH, REQUEST, TELEMETRY
@@ -70,10 +71,16 @@ class TorchrunLauncher:
         oom_kills = _oom_kills()
         sampler = Sampler(directory / TELEMETRY, request.source, request.device_uuids, _SAMPLING_PERIOD_S)
         job = Job(request)
+
+        def tell(progress: Progress) -> None:
+            for span in edges(progress, time.monotonic_ns()):
+                sampler.dense(span)
+            on_progress(progress)
+
         try:
             job.start()
             sampler.start()  # While torchrun imports: long before there is load.
-            job.watch(on_progress)
+            job.watch(tell)
         finally:
             job.end()
             # After the ranks are gone: the window has to be bracketed by telemetry on both sides.

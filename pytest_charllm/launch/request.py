@@ -68,12 +68,14 @@ class LaunchRequest:
 
 @dataclass(frozen=True)
 class Progress:
-    """What the first rank is doing. `phase` is "start" until it has said anything itself; `elapsed_s` since launch."""
+    """What the first rank is doing. `phase` is "start" until it has said anything itself; `elapsed_s` since launch,
+    `expected_s` until its next word is due."""
 
     phase: str
     step: int | None
     tokens_per_s: float | None
     elapsed_s: float
+    expected_s: float | None = None
 
 
 def rank_request(request: LaunchRequest) -> RankRequest:

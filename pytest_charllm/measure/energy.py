@@ -50,14 +50,14 @@ def counter_energy(window: DeviceWindow) -> Value:
     points = refreshes(readings)
     if not points:
         return _none(f"{quantity} never changed")
-    if (reason := window.not_bracketed(points)) is not None:
+    if (reason := window.not_bracketed(quantity, points)) is not None:
         return _none(f"{quantity} {reason}")
     joules = at(points, window.end_ns) - at(points, window.begin_ns)
     limit_w = window.line.power_limit_w
     if limit_w is not None and joules > IMPLAUSIBLE * limit_w * window.duration_s:
         mean_w = joules / window.duration_s
         return _none(f"{quantity} says {mean_w:.0f} W, more than {IMPLAUSIBLE:g} x the limit of {limit_w:.0f} W")
-    return Value(value=joules, unit=UNIT, coverage=window.coverage(points), source="counter")
+    return Value(value=joules, unit=UNIT, coverage=window.coverage(quantity, points), source="counter")
 
 
 def integral_energy(window: DeviceWindow) -> Value:

@@ -64,12 +64,12 @@ def throttle_share(window: DeviceWindow, *quantities: str) -> Value:
         readings = window.series(quantity)
         if not readings:
             return _no_share(window.absent(quantity))
-        if (reason := window.not_bracketed(readings)) is not None:
+        if (reason := window.not_bracketed(quantity, readings)) is not None:
             return _no_share(f"{quantity} {reason}")
         if went_backwards(readings):
             return _no_share(f"{quantity} went backwards: the counter was reset")
         total_ns += at(readings, window.end_ns) - at(readings, window.begin_ns)
-        covered = min(covered, window.coverage(readings))
+        covered = min(covered, window.coverage(quantity, readings))
     return Value(value=total_ns / (window.end_ns - window.begin_ns), unit="share", coverage=covered)
 
 

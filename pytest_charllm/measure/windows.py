@@ -22,6 +22,8 @@ class DeviceWindow:
     begin_ns: int
     end_ns: int
     max_gap_ns: int
+    slow_gap_ns: int
+    """The same of quantities that are read more seldom."""
 
     @property
     def duration_s(self) -> float:
@@ -30,11 +32,14 @@ class DeviceWindow:
     def series(self, quantity: str) -> Series:
         return series(self.samples, quantity)
 
-    def not_bracketed(self, readings: Series) -> str | None:
-        return not_bracketed(readings, self.begin_ns, self.end_ns, self.max_gap_ns)
+    def not_bracketed(self, quantity: str, readings: Series) -> str | None:
+        return not_bracketed(readings, self.begin_ns, self.end_ns, self._gap_ns(quantity))
 
-    def coverage(self, readings: Series) -> float:
-        return coverage(readings, self.begin_ns, self.end_ns, self.max_gap_ns)
+    def coverage(self, quantity: str, readings: Series) -> float:
+        return coverage(readings, self.begin_ns, self.end_ns, self._gap_ns(quantity))
+
+    def _gap_ns(self, quantity: str) -> int:
+        return self.slow_gap_ns if quantity in self.line.slow else self.max_gap_ns
 
     def absent(self, quantity: str) -> str:
         """Why there is no reading of this quantity at all: what the source said at the start, or while sampling."""
@@ -49,9 +54,9 @@ class DeviceWindow:
         readings = self.series(quantity)
         if not readings:
             return Value(value=None, unit=unit, reason=self.absent(quantity))
-        if (reason := self.not_bracketed(readings)) is not None:
+        if (reason := self.not_bracketed(quantity, readings)) is not None:
             return Value(value=None, unit=unit, reason=f"{quantity} {reason}")
-        covered = self.coverage(readings)
+        covered = self.coverage(quantity, readings)
         if covered < COVERAGE_NEEDED:
             reason = f"{quantity} seen in {100 * covered:.0f} % of the window, {100 * COVERAGE_NEEDED:.0f} % needed"
             return Value(value=None, unit=unit, coverage=covered, reason=reason)
@@ -71,13 +76,17 @@ def device_windows(launch: Launch, trace: Trace | None, is_cpu: bool) -> tuple[t
             return (), f"rank {report.rank} reports no window"
         if report.host != trace.meta.host:
             return (), f"rank {report.rank} ran on {report.host}, telemetry is of {trace.meta.host}"
-        uuids = tuple(trace.devices) if is_cpu else (report.device.uuid,)
-        for uuid in uuids:
-            if uuid is None:
-                return (), f"rank {report.rank} reports no device UUID"
-            if uuid not in trace.devices:
-                return (), f"no telemetry of {uuid} (rank {report.rank})"
-            ranks_of.setdefault(uuid, []).append(report)
+        if is_cpu:
+            for uuid in trace.devices:
+                ranks_of.setdefault(uuid, []).append(report)
+            continue
+        named = report.device.uuid or report.device.pci
+        if named is None:
+            return (), f"rank {report.rank} reports no device UUID"
+        device = trace.device_of(report.device.uuid, report.device.pci)
+        if device is None:
+            return (), f"no telemetry of {named} (rank {report.rank})"
+        ranks_of.setdefault(device.uuid, []).append(report)
     if not ranks_of:
         return (), "no device was sampled"
     return tuple(_window(trace, uuid, reports) for uuid, reports in sorted(ranks_of.items())), None
@@ -94,6 +103,7 @@ def _window(trace: Trace, uuid: str, reports: Sequence[RankReport]) -> DeviceWin
         begin_ns=min(edge.begin_mono_ns for edge in edges),
         end_ns=max(edge.end_mono_ns for edge in edges),
         max_gap_ns=round((3 * period_s + 0.5) * 1e9),
+        slow_gap_ns=round((3 * max(period_s, trace.meta.slow_period_s or 0.0) + 0.5) * 1e9),
     )
 
 

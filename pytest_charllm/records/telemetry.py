@@ -171,7 +171,7 @@ class EventLine(TelemetryLine, frozen=True, kw_only=True, tag="event"):
     "slowed": passes took too long, so there are fewer. "restarted": the driver's library was started anew. "xid": the
     driver reported an error of the device. "processes": somebody else computes on it. "anchor": one instant on all
     clocks. "clock-stepped", "suspended": what the anchors gave away. "dense": slow quantities are read at every pass.
-    "duplicates", "unsorted" and "not-finite" are added on reading, for samples that were dropped or put in order.
+    "duplicates" is added on reading, for samples that were dropped.
     """
 
     kind: str

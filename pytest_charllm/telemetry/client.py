@@ -15,6 +15,7 @@ from types import TracebackType
 from pytest_charllm.errors import HarnessError
 from pytest_charllm.records.base import to_pretty_json
 from pytest_charllm.telemetry.config import READY, SamplerConfig
+from pytest_charllm.telemetry.dense import Span, announcement
 
 _STEP_S = 3.0
 """How long each way of ending the sampler may take before the next, harder one."""
@@ -64,6 +65,8 @@ class Sampler:
             )
         except OSError as error:
             raise HarnessError(f"telemetry sampler cannot be started: {error}") from None
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
         try:
             failure = self._await_ready(self._process)
             if failure:
@@ -72,6 +75,15 @@ class Sampler:
             _end(self._process, politely=False)
             self._close(())
             raise
+
+    def dense(self, span: Span) -> None:
+        """Announce that an edge of what is measured lies in this span: slow counters are then read at every pass.
+
+        A sampler that has ended or does not listen is told of by `stop`, not here.
+        """
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(OSError, ValueError):  # a full pipe as well: it must never hold its caller up
+                os.write(self._process.stdin.fileno(), announcement(span))
 
     def stop(self) -> tuple[str, ...]:
         """End the sampler; what is worth knowing about how it ended, nothing if all went well. Repeatable."""

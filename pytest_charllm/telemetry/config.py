@@ -11,8 +11,9 @@ READY = b"ready\n"
 class SamplerConfig(Record, frozen=True, kw_only=True):
     """`path`: the telemetry file, must not exist yet. `uuids`: none means every device of the source.
 
-    `jitter_s` moves each pass, so that sampling does not march in step with training. A read not back after `gap_s`
-    is on record as a gap, after `abandon_s` its device is given up. At `max_bytes` sampling ends.
+    What is slow to read is read every `slow_period_s`. `jitter_s` moves each pass, so that sampling does not march in
+    step with training. A read not back after `gap_s` is on record as a gap, after `abandon_s` its device is given up.
+    At `max_bytes` sampling ends.
     """
 
     schema: int = SCHEMA
@@ -20,6 +21,7 @@ class SamplerConfig(Record, frozen=True, kw_only=True):
     source: str
     uuids: tuple[str, ...] = ()
     period_s: float = 0.1
+    slow_period_s: float = 1.0
     jitter_s: float = 0.02
     seed: int = 0
     gap_s: float = 2.0

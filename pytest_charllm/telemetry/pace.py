@@ -29,6 +29,10 @@ class Pace:
         jitter = self._rng.uniform(-self._jitter_s, self._jitter_s)
         return max(0.0, self._tick * self.period_s + jitter - elapsed)
 
+    def early(self) -> None:
+        """The pass before was made ahead of its tick, which is still to come."""
+        self._tick -= 1
+
     def too_slow(self, latency_ns: int, now_ns: int) -> bool:
         """Note how long a pass took. True: passes take too long, and from `now_ns` on the period is doubled."""
         self._latencies.append(latency_ns)

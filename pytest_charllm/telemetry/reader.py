@@ -5,7 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from pytest_charllm.errors import BadRecord
-from pytest_charllm.records.telemetry import DeviceLine, EndLine, EventLine, SampleLine, Trace, decode_lines
+from pytest_charllm.records.telemetry import (
+    DeviceLine,
+    EndLine,
+    EventLine,
+    Meta,
+    RingLine,
+    SampleLine,
+    SnapshotLine,
+    Trace,
+    decode_lines,
+)
 
 
 def read_trace(path: Path) -> Trace:
@@ -22,16 +32,25 @@ def read_trace(path: Path) -> Trace:
     samples: dict[str, dict[int, SampleLine]] = {}
     events: list[EventLine] = []
     end: EndLine | None = None
+    snapshots: list[SnapshotLine] = []
+    rings: dict[str, dict[int, float]] = {}
     duplicates = 0
     for number, line in enumerate(lines, start=2):
+        if isinstance(line, SampleLine | SnapshotLine | RingLine) and line.uuid not in devices:
+            what = type(line).__name__.removesuffix("Line").lower()
+            raise BadRecord(f"{path}: line {number}: {what} of {line.uuid}, a device that no line introduced")
         if isinstance(line, SampleLine):
-            if line.uuid not in devices:
-                raise BadRecord(f"{path}: line {number}: sample of {line.uuid}, a device that no line introduced")
             known = len(samples[line.uuid])
             samples[line.uuid].setdefault(line.mono_ns, line)
             duplicates += len(samples[line.uuid]) == known
         elif isinstance(line, EventLine):
             events.append(line)
+        elif isinstance(line, SnapshotLine):
+            snapshots.append(line)
+        elif isinstance(line, RingLine):
+            if len(line.mono_ns) != len(line.power_w):
+                raise BadRecord(f"{path}: line {number}: {len(line.mono_ns)} times for {len(line.power_w)} readings")
+            rings.setdefault(line.uuid, {}).update(zip(line.mono_ns, line.power_w, strict=True))
         elif isinstance(line, DeviceLine):
             if line.uuid in devices:
                 raise BadRecord(f"{path}: line {number}: device {line.uuid} is introduced twice")
@@ -39,7 +58,7 @@ def read_trace(path: Path) -> Trace:
             samples[line.uuid] = {}
         elif isinstance(line, EndLine):
             end = line
-        else:
+        elif isinstance(line, Meta):
             raise BadRecord(f"{path}: line {number}: a second beginning; two files were joined")
     if duplicates:
         events.append(EventLine(kind="duplicates", mono_ns=meta.mono_ns, text=f"{duplicates} samples dropped"))
@@ -50,4 +69,6 @@ def read_trace(path: Path) -> Trace:
         events=tuple(events),
         end=end,
         torn_lines=torn,
+        snapshots=tuple(snapshots),
+        power_ring={uuid: tuple(sorted(ring.items())) for uuid, ring in rings.items()},
     )

@@ -1,0 +1,167 @@
+"""One thread a physical device, and the watchdog over all of them."""
+
+from __future__ import annotations
+
+import queue
+import statistics
+import threading
+import time
+from array import array
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
+
+from pytest_charllm.devices.source import DeviceLostError, TelemetrySource
+from pytest_charllm.records.telemetry import (
+    CUMULATIVE,
+    DeviceLine,
+    DevicePace,
+    EventLine,
+    RingLine,
+    SampleLine,
+    SnapshotLine,
+)
+from pytest_charllm.telemetry.config import SamplerConfig
+from pytest_charllm.telemetry.dense import Span, Spans
+from pytest_charllm.telemetry.pace import BUSY_SHARE, Pace
+
+T = TypeVar("T")
+
+
+class Stop(NamedTuple):
+    """Why sampling ends. `ok`: someone asked for it."""
+
+    reason: str
+    ok: bool = True
+
+
+Inbox = queue.SimpleQueue[SampleLine | SnapshotLine | RingLine | EventLine | Span | Stop]
+
+
+class DeviceReader(threading.Thread):
+    """Reads one device at its pace. The driver may hold it for ever, so it is a daemon and its owner watches it.
+
+    A pass reads what is cheap; once in `config.slow_period_s` all; and in a span that was announced also the slow
+    counters, since only of them a difference between two edges will be taken.
+    """
+
+    def __init__(
+        self, source: TelemetrySource, device: DeviceLine, config: SamplerConfig, spans: Spans, inbox: Inbox
+    ) -> None:
+        super().__init__(name=f"reader {device.uuid}", daemon=True)
+        self._source, self.uuid, self._spans, self._inbox = source, device.uuid, spans, inbox
+        self._all = frozenset(quantity for quantity, answer in device.capabilities.items() if answer == "ok")
+        self._fast = self._all.difference(device.slow)
+        self._dense = self._fast | (self._all & CUMULATIVE)
+        self._slow_period_ns = round(config.slow_period_s * 1e9)
+        self._slow_due_ns = 0
+        self._pace = Pace(
+            period_s=config.period_s,
+            jitter_s=config.jitter_s,
+            seed=f"{config.seed}/{device.uuid}",
+            start_ns=time.monotonic_ns(),
+        )
+        self._latencies_ns = array("q")
+        self._wake = threading.Event()
+        self._stopping = False
+        self.reading_since_ns: int | None = None
+        self.abandoned = False
+
+    def wake(self) -> None:
+        """Read now instead of at the next tick: an edge was announced."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """One last pass and snapshot, then end."""
+        self._stopping = True
+        self._wake.set()
+
+    def pace(self) -> DevicePace | None:
+        """How it went so far; None without a single pass."""
+        latencies = sorted(self._latencies_ns)
+        if not latencies:
+            return None
+        return DevicePace(
+            passes=len(latencies),
+            period_s=self._pace.period_s,
+            latency_p50_ns=round(statistics.median(latencies)),
+            latency_p95_ns=latencies[int(0.95 * (len(latencies) - 1))],
+            latency_max_ns=latencies[-1],
+        )
+
+    def run(self) -> None:
+        try:
+            self._snapshot("start")
+            while not self._stopping:
+                self._pass()
+                early = self._wake.wait(self._pace.wait_s(time.monotonic_ns()))
+                if early:
+                    self._wake.clear()
+                    self._pace.early()
+            self._slow_due_ns = 0
+            self._pass()
+            self._snapshot("end")
+        except DeviceLostError as lost:
+            self._event("lost", str(lost))
+        except Exception as error:
+            self._event("error", f"{type(error).__name__}: {error}; this device is read no more")
+
+    def _pass(self) -> None:
+        now_ns = time.monotonic_ns()
+        is_slow = now_ns >= self._slow_due_ns
+        wanted = self._all if is_slow else self._dense if self._spans.covers(now_ns) else self._fast
+        if is_slow:
+            self._slow_due_ns = now_ns + self._slow_period_ns
+        sample = self._watched(lambda: self._source.read(self.uuid, wanted))
+        self._put(sample)
+        self._latencies_ns.append(sample.latency_ns)
+        if is_slow:
+            ring = self._watched(lambda: self._source.power_ring(self.uuid))
+            if ring is not None:
+                self._put(ring)
+        if self._pace.too_slow(sample.latency_ns, time.monotonic_ns()):
+            busy = f"passes take over {100 * BUSY_SHARE:g} % of the period"
+            self._event("slowed", f"{busy}, which is now {self._pace.period_s:g} s")
+
+    def _snapshot(self, when: str) -> None:
+        self._put(self._watched(lambda: self._source.snapshot(self.uuid, when)))
+
+    def _watched(self, read: Callable[[], T]) -> T:
+        """`read`, under the eyes of the watchdog."""
+        self.reading_since_ns = time.monotonic_ns()
+        try:
+            return read()
+        finally:
+            self.reading_since_ns = None
+
+    def _put(self, line: SampleLine | SnapshotLine | RingLine | EventLine) -> None:
+        if not self.abandoned:
+            self._inbox.put(line)
+
+    def _event(self, kind: str, text: str) -> None:
+        self._put(EventLine(kind=kind, mono_ns=time.monotonic_ns(), text=text, uuid=self.uuid))
+
+
+class Watchdog:
+    """Notices reads that do not return: a gap on record first, then the device is given up."""
+
+    def __init__(self, readers: Iterable[DeviceReader], gap_s: float, abandon_s: float) -> None:
+        self._readers = tuple(readers)
+        self._gap_s, self._abandon_s = gap_s, abandon_s
+        self._reported: dict[str, int] = {}
+
+    def check(self, now_ns: int) -> list[EventLine]:
+        events = []
+        for reader in self._readers:
+            since_ns = reader.reading_since_ns
+            if since_ns is None or reader.abandoned:
+                continue
+            late_s = (now_ns - since_ns) / 1e9
+            if late_s > self._abandon_s:
+                reader.abandoned = True
+                text = f"given up: a read has not returned for {late_s:.1f} s"
+                events.append(EventLine(kind="lost", mono_ns=now_ns, text=text, uuid=reader.uuid))
+            elif late_s > self._gap_s and self._reported.get(reader.uuid) != since_ns:
+                self._reported[reader.uuid] = since_ns
+                text = f"a read has not returned for {late_s:.1f} s"
+                events.append(EventLine(kind="gap", mono_ns=now_ns, text=text, uuid=reader.uuid))
+        return events

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_charllm.telemetry.dense import Span, Spans, announcement, parse
+
+TIMES = st.integers(0, 2**63 - 1)
+
+
+@given(TIMES, TIMES)
+def test_what_is_announced_is_understood(a, b):
+    """Two programs share this line: a digit lost on the way is an edge never looked at."""
+    span = Span(min(a, b), max(a, b) + 1)
+    assert parse(announcement(span).rstrip(b"\n")) == span
+
+
+@given(st.binary())
+def test_any_other_line_is_nothing(line):
+    """What comes on stdin is not always ours; a line that cannot be read must not end the sampling."""
+    span = parse(line)
+    assert span is None or parse(announcement(span)) == span
+
+
+def test_spans_end_by_themselves():
+    """An announcer that dies must not leave the dear reads on for ever."""
+    spans = Spans()
+    spans.add(Span(10, 20), now_ns=5)
+    spans.add(Span(15, 30), now_ns=5)
+    spans.add(Span(90, 95), now_ns=25)
+    assert [now for now in range(0, 100, 5) if spans.covers(now)] == [15, 20, 25, 90]
