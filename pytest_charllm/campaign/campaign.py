@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import cached_property
 
 from pytest_charllm.campaign.cooling import cool_down
 from pytest_charllm.campaign.lock import lock_devices
@@ -15,7 +16,9 @@ from pytest_charllm.campaign.runner import Launcher, Runner
 from pytest_charllm.campaign.settings import Evidence, Planned, Settings
 from pytest_charllm.errors import BadRecord
 from pytest_charllm.judge.comparability import comparable_of
+from pytest_charllm.judge.metric import siblings_of
 from pytest_charllm.judge.policy import Policy
+from pytest_charllm.judge.tolerances import rules_for
 from pytest_charllm.launch.launcher import TorchrunLauncher
 from pytest_charllm.launch.replay import ReplayLauncher
 from pytest_charllm.records import Baseline, Judgement, Launch, NeedMore, Pass, Verdict
@@ -32,7 +35,6 @@ class Campaign:
         self.run = run
         self._runner = Runner(settings, launcher, run)
         self._store = BaselineStore.of(settings.root, settings.shipped)
-        self._policy = Policy(settings.tier, is_cpu=settings.machine.is_cpu)
         self._planned = {item.scenario.key: item for item in _merge(planned)}
         self._evidence: dict[str, Evidence] = {}
         self._judgements: dict[str, Judgement] = {}
@@ -97,6 +99,23 @@ class Campaign:
                 return found
         return self._store.find(self.settings.machine, key)
 
+    @cached_property
+    def _policy(self) -> Policy:
+        """Knows how many verdicts the run will make, and what all that is on record for this machine says of noise."""
+        is_cpu = self.settings.machine.is_cpu
+        rules = rules_for(self.settings.machine.variant, self.settings.tier.name, is_cpu)
+        recorded = [] if is_cpu else [found for key in self._planned if (found := self._readable(key)) is not None]
+        by_luck = sum(rule.prior_sigma is not None for rule in rules.values())
+        return Policy(
+            self.settings.tier, is_cpu, checks=len(self._planned) * by_luck, siblings=siblings_of(recorded, rules)
+        )
+
+    def _readable(self, key: str) -> Baseline | None:
+        try:
+            return self.baseline(key)
+        except BadRecord:
+            return None  # Its own test will say what is wrong with it.
+
     def _first_round(self, key: str) -> None:
         """Launch this scenario and its next neighbours in turn, as often as each of them needs at first."""
         keys = list(self._planned)
@@ -124,13 +143,12 @@ class Campaign:
     def _first_launches(self, planned: Planned) -> int:
         # First, whoever says how often to launch: a file that cannot be trusted must not cost a launch.
         baseline = self.baseline(planned.scenario.key)
-        tier, asked = self.settings.tier, self._asked_launches(planned)
+        asked = self._asked_launches(planned)
         if asked is not None:
             return asked
         # As far as that can be told before anything was measured: what the sensors mean is not known yet.
-        here = comparable_of(self.settings.machine, tier.window)
-        usable = baseline is not None and baseline.comparable.difference(here) is None
-        return tier.launches if usable else tier.bootstrap_launches
+        here = comparable_of(self.settings.machine, self.settings.tier.window)
+        return self._policy.first_launches(baseline, here, speed=planned.speed)
 
     def _asked_launches(self, planned: Planned) -> int | None:
         """Launches of the first round, whatever is on record; None: what the tier says."""
@@ -159,16 +177,17 @@ class Campaign:
                 if outcome.verdict is Verdict.REGRESSION:
                     self._runner.write_repro(evidence, _witness(evidence, outcome))
                 return outcome
-            self._one_more_round(evidence, outcome)
+            self._launch_more(evidence, outcome)
             if evidence.failed is not None or evidence.invalid is not None:
                 return self._undecided(evidence, outcome)
 
-    def _one_more_round(self, evidence: Evidence, need: NeedMore) -> None:
+    def _launch_more(self, evidence: Evidence, need: NeedMore) -> None:
         if self.settings.replay is None:
             still_warm = cool_down(need.cool_to_c, self.settings.telemetry_source)
             if still_warm is not None:
                 self.run.note(f"{evidence.scenario.key}: confirmation without full cooling: {still_warm}")
-        evidence.rounds.append([])
+        if need.confirms and len(evidence.rounds) < 2:
+            evidence.rounds.append([])
         first = len(evidence.measurements)
         for _ in range(need.launches):
             self._timed(evidence, of=first + need.launches)

@@ -132,6 +132,7 @@ def _accept_one(
         label=label or ("" if existing is not None else BOOTSTRAP),
         host=run.info.host,
         commit=commit,
+        new_level=judgement.verdict in (Verdict.IMPROVED, Verdict.REGRESSION),
         speed_on_record=not disagreement,
         samples=tuple(_sample(launch) for launch in launches),
     )

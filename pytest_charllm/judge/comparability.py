@@ -19,8 +19,10 @@ def comparable_of(
     limits_w = limits_w or [d.power_limit_w for d in machine.devices if d.power_limit_w is not None]
     partitions = sorted({device.partition for device in machine.devices if device.partition is not None})
     semantics: dict[str, str] = {}
+    units: dict[str, str] = {}
     for measurement in measurements:
         semantics |= measurement.semantics
+        units |= {metric: value.unit for metric, value in measurement.values.items() if value.value is not None}
     return Comparable(
         variant=machine.variant,
         shape=machine.shape,
@@ -29,6 +31,7 @@ def comparable_of(
         partition=" and ".join(partitions) or None,
         cpu_model=machine.cpu_model if machine.is_cpu else None,
         semantics=semantics,
+        units=units,
         flop_formula=measurements[0].flop_formula if measurements else FLOP_FORMULA,
         window=f"{window.tier} {window.min_steps} steps {window.min_seconds:g} s",
         measuring=MEASURING,

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_charllm.judge.findings import merged_findings
+from pytest_charllm.judge.reference import Recorded, recorded_runs
 from pytest_charllm.records import (
     Baseline,
-    BaselineSample,
     Check,
     Comparable,
     Finding,
@@ -22,9 +22,9 @@ from pytest_charllm.records import (
 
 @dataclass(frozen=True)
 class Against:
-    """The recorded launches to be held against; none, and the reason, where there are none that may be."""
+    """The recorded runs to be held against; none, and the reason, where there are none that may be."""
 
-    samples: tuple[BaselineSample, ...]
+    runs: tuple[Recorded, ...]
     reason: str
     comparable: bool
 
@@ -40,7 +40,9 @@ class Against:
         stack = baseline.reference
         if not stack.speed_on_record:
             return cls((), f"not judged: speed is not on record ({stack.because})", True)
-        return cls(stack.samples, "", True)
+        if is_cpu:
+            return cls((Recorded(0, (), stack.samples),), "", True)
+        return cls(recorded_runs(baseline), "", True)
 
 
 @dataclass(frozen=True)

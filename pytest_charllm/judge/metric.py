@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from pytest_charllm.judge.noise import Band, band, would_have_seen
-from pytest_charllm.judge.reference import Reference, reference_of
-from pytest_charllm.judge.tolerances import BUSY, ENOUGH_SAMPLES, Tolerance
-from pytest_charllm.judge.wording import amount, moved, width
-from pytest_charllm.records import METRICS, BaselineSample, Better, Measurement, Metric, numbers_of, why_missing
+from pytest_charllm.judge.chances import Spread
+from pytest_charllm.judge.noise import estimate, family, launches_alone, median_variance, robust_sigma
+from pytest_charllm.judge.reference import Recorded, Reference, recorded_runs, reference_of, scaled_runs
+from pytest_charllm.judge.tolerances import BUSY, ENOUGH_SAMPLES, NOISE_FACTOR, Match, Tolerance
+from pytest_charllm.judge.wording import amount, moved, name, width
+from pytest_charllm.judge.yardstick import Call, Yardstick
+from pytest_charllm.records import METRICS, Baseline, Better, Measurement, Noise, why_missing
 
 
-class Call(Enum):
-    """What one round says about one metric. A verdict needs more: what is required, and the confirmation."""
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """How a round is to be judged: its launches in all, and what else is known of the noise.
 
-    WITHIN = "within"
-    WORSE = "worse"
-    BETTER = "better"
-    NO_EVIDENCE = "no evidence"
-    """Not measured, or never recorded."""
-    UNJUDGED = "unjudged"
-    """Measured, but not under conditions in which it may be held against the record."""
-    UNRELIABLE = "unreliable"
-    """The record scatters so much that the cap of the tolerance is passed."""
+    `pooled` False: only launches differ, as on a CPU, where the one accepted run is all there is.
+    """
+
+    budget: int
+    factor: float = NOISE_FACTOR
+    siblings: Mapping[str, Noise] = field(default_factory=dict)
+    pooled: bool = True
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,10 @@ class Outcome:
     reference: float | None = None
     change: float | None = None
     tolerance: float | None = None
-    would_have_seen: float | None = None
+    stick: Yardstick | None = None
+    noise: Noise | None = None
+    launches: int = 0
+    foreign: bool = False
     reason: str = ""
     informational: bool = False
 
@@ -53,24 +57,25 @@ class Outcome:
 def judge_metric(
     metric: str,
     rule: Tolerance,
-    recorded: Sequence[BaselineSample],
+    recorded: Sequence[Recorded],
     launches: Sequence[Measurement],
-    confirm_launches: int,
+    question: Question,
 ) -> Outcome:
-    """The median of a round against the median of the matching recorded launches.
+    """The median of a round against the level of the matching recorded runs.
 
     A value that most launches lack counts as not measured. A change that even the noise of an unreliable record
     cannot explain is still called.
     """
-    numbers = numbers_of(launches, metric)
+    numbers, unusable = _usable(metric, launches)
     if not numbers:
-        return Outcome(metric, Call.NO_EVIDENCE, reason=why_missing(launches, metric))
+        return Outcome(metric, Call.NO_EVIDENCE, reason=unusable or why_missing(launches, metric))
     if 2 * len(numbers) <= len(launches) and not rule.any_launch:
         reason = f"measured in {len(numbers)} of {len(launches)} launches"
-        return Outcome(metric, Call.NO_EVIDENCE, reason=reason)
-    value = statistics.median(numbers)
+        return Outcome(metric, Call.NO_EVIDENCE, reason=f"{reason}; {unusable}" if unusable else reason)
+    found = reference_of(metric, rule, recorded, launches)
+    # What a launch lacks, no further launch brings back: the round is as long as its launches, not its values.
     outcome = _against_record(
-        metric, rule, value, reference_of(metric, rule, recorded, launches), len(numbers), confirm_launches
+        metric, rule, numbers, found, question, len(numbers) if len(launches) >= question.budget else question.budget
     )
     if rule.informational and outcome.call is not Call.NO_EVIDENCE:
         return replace(outcome, call=Call.UNJUDGED, reason="informational", informational=True)
@@ -78,71 +83,146 @@ def judge_metric(
 
 
 def judge_wall(
-    rule: Tolerance, recorded: Sequence[BaselineSample], launches: Sequence[Measurement], confirm_launches: int
+    rule: Tolerance, recorded: Sequence[Recorded], launches: Sequence[Measurement], question: Question
 ) -> Outcome:
     """Gate B: only launches whose window had the cores to itself say anything about wall time."""
     ratios = [launch.number("busyness") for launch in launches]
     quiet = [launch for launch, ratio in zip(launches, ratios, strict=True) if ratio is not None and ratio < BUSY]
     if quiet:
-        return judge_metric("cost_wall", rule, recorded, quiet, confirm_launches)
+        return judge_metric("cost_wall", rule, recorded, quiet, replace(question, budget=len(quiet)))
     known = [ratio for ratio in ratios if ratio is not None]
     reason = f"machine busy (wall/CPU {statistics.median(known):.2f})" if known else "busyness of the machine not known"
     return Outcome("cost_wall", Call.UNJUDGED, reason=reason)
 
 
 def judge_power(power: Outcome, throughput: Outcome | None) -> Outcome:
-    """Mean power read together with throughput, in the same round.
+    """Mean power read together with throughput, in the same round: two-sided unless throughput rose.
 
-    More power for more tokens is no fault of its own (energy per token decides that), less for as many is a gain.
-    More for as many, or less because a GPU stalls, stays worse.
+    More tokens may take more power or less: energy per token decides whether that is a gain. Without more tokens more
+    power is waste, and less is what a card draws that stalls, or whose sensor went wrong.
     """
-    if power.call is not Call.WORSE or power.change is None or throughput is None:
-        return power
-    if power.change > 0 and throughput.call is Call.BETTER:
+    if power.call is Call.WORSE and throughput is not None and throughput.call is Call.BETTER:
         return replace(power, call=Call.WITHIN, reason="throughput rose as well")
-    if power.change < 0 and throughput.call in (Call.WITHIN, Call.BETTER):
-        return replace(power, call=Call.BETTER, reason="for as many tokens")
     return power
 
 
-def _against_record(
-    metric: str, rule: Tolerance, value: float, found: Reference, launches: int, confirm_launches: int
-) -> Outcome:
+def yardstick(metric: str, rule: Tolerance, found: Reference, question: Question) -> tuple[Yardstick, Noise]:
+    """What the reference and the noise on record come to, in numbers."""
     kind = METRICS[metric]
+    if question.pooled:
+        alone = rule.match is Match.CARD_AND_START
+        noise = estimate(found.runs, rule.prior_sigma, None if alone else question.siblings.get(metric))
+        spread = _spread(noise, found)
+    else:
+        noise = _of_launches(rule, found, kind.relative)
+        launch = noise.launch
+        spread = None if launch is None else Spread(launch * math.sqrt(median_variance(found.launches)), launch)
+    stick = Yardstick(
+        metric=kind, rule=rule, reference=found.level, floor=found.floor, spread=spread, factor=question.factor,
+        launches_count=question.pooled,
+    )  # fmt: skip
+    return stick, noise
+
+
+def siblings_of(baselines: Iterable[Baseline], rules: Mapping[str, Tolerance]) -> dict[str, Noise]:
+    """What the scenarios on record for one machine say together about the noise of each metric that has a prior."""
+    metrics = [metric for metric, rule in rules.items() if rule.prior_sigma]
+    return family(
+        {metric: estimate(scaled_runs(metric, recorded), None) for metric in metrics}
+        for recorded in map(recorded_runs, baselines)
+    )
+
+
+def one_run(metric: str, rule: Tolerance, others: Sequence[float], factor: float) -> Yardstick:
+    """For one launch held against others of its own run: only the launch differs, nothing is assumed."""
+    kind, level = METRICS[metric], statistics.median(others)
+    noise = launches_alone([value / level if kind.relative else value for value in others], None)
+    launch = noise.launch
+    spread = None if launch is None else Spread(launch * math.sqrt(median_variance(len(others))), launch)
+    floor = rule.floor if rule.one_run_floor is None else rule.one_run_floor
+    return Yardstick(metric=kind, rule=rule, reference=level, floor=floor, spread=spread, factor=factor)
+
+
+def _usable(metric: str, launches: Sequence[Measurement]) -> tuple[list[float], str]:
+    """The numbers that can be judged, and what is wrong with the first that cannot."""
+    kind = METRICS[metric]
+    numbers, wrong = [], ""
+    for launch in launches:
+        value = launch.values.get(metric)
+        if value is None or value.value is None:
+            continue
+        if value.unit != kind.unit:
+            wrong = wrong or f"{launch.launch_id}: {name(metric)} in {value.unit}, not in {kind.unit}"
+        elif not math.isfinite(value.value) or (kind.relative and value.value <= 0):
+            wrong = wrong or f"{launch.launch_id}: {name(metric)} of {value.value:g}: not a number, or a clock ran back"
+        else:
+            numbers.append(value.value)
+    return numbers, wrong
+
+
+def _against_record(
+    metric: str, rule: Tolerance, numbers: Sequence[float], found: Reference, question: Question, budget: int
+) -> Outcome:
+    value = statistics.median(numbers)
     if not found.values:
-        call = Call.UNJUDGED if found.reason else Call.NO_EVIDENCE
-        return Outcome(metric, call, value=value, reason=found.reason or "not on record")
-    reference = statistics.median(found.values)
-    if kind.relative and reference <= 0:
-        return Outcome(metric, Call.NO_EVIDENCE, value=value, reason=f"{reference:g} on record is no reference")
-    allowed = band(rule, found.values, kind.relative, found.floor)
-    change = value / reference - 1 if kind.relative else value - reference
-    call, reason = _call(kind, rule, change, value - reference, allowed)
-    if call is Call.WITHIN and allowed.provisional:
-        reason = f"noise provisional: {len(found.values)} of {ENOUGH_SAMPLES} launches on record"
+        call = Call.NO_EVIDENCE if found.comparable else Call.UNJUDGED
+        return Outcome(metric, call, value=value, launches=len(numbers), reason=found.reason or "not on record")
+    stick, noise = yardstick(metric, rule, found, question)
+    call, change, tolerance = stick.look(numbers, budget)
     return Outcome(
         metric,
         call,
         value=value,
-        reference=reference,
+        reference=stick.reference,
         change=change,
-        tolerance=allowed.tolerance,
-        would_have_seen=would_have_seen(allowed, launches, confirm_launches, len(found.values)),
-        reason=reason,
+        tolerance=tolerance,
+        stick=stick,
+        noise=noise,
+        launches=len(numbers),
+        foreign=found.foreign > 0,
+        reason=_reason(call, tolerance, rule, found, noise, question, metric),
     )
 
 
-def _call(kind: Metric, rule: Tolerance, change: float, difference: float, allowed: Band) -> tuple[Call, str]:
-    beyond = abs(change) > allowed.tolerance and abs(difference) >= rule.and_at_least
-    worse = change > 0 if kind.better is Better.LOWER else change < 0
-    if beyond and (worse or kind.better is Better.NEITHER):
-        return Call.WORSE, ""
-    if allowed.unreliable:
-        return Call.UNRELIABLE, (
-            f"unreliable: noise on record asks for a tolerance of {width(kind.id, allowed.tolerance)}, "
-            f"at most {width(kind.id, rule.cap)} is allowed"
+def _reason(
+    call: Call, tolerance: float, rule: Tolerance, found: Reference, noise: Noise, question: Question, metric: str
+) -> str:
+    if call is Call.UNRELIABLE:
+        return (
+            f"unreliable: noise on record asks for a tolerance of {width(metric, tolerance)}, "
+            f"at most {width(metric, rule.cap)} is allowed"
         )
-    return (Call.BETTER if beyond else Call.WITHIN), ""
+    if call is Call.WITHIN and noise.provisional:
+        on_record = f"{noise.runs} of {ENOUGH_SAMPLES} runs" if question.pooled else _launches(found)
+        return f"noise provisional: {on_record} on record"
+    return ""
+
+
+def _launches(found: Reference) -> str:
+    return f"{found.launches} of {ENOUGH_SAMPLES} launches"
+
+
+def _spread(noise: Noise, found: Reference) -> Spread | None:
+    """What unchanged code shows against this reference: a new run's own part, and the reference's uncertainty.
+
+    The reference is a median of `R` runs of `n` launches each. Parts that are not known count as 0; without any
+    knowledge of launches nothing is known.
+    """
+    if noise.launch is None:
+        return None
+    run, card = noise.run or 0.0, noise.card or 0.0
+    launches = median_variance(statistics.median(len(values) for values in found.values))
+    recorded = (run**2 + launches * noise.launch**2) * median_variance(len(found.values))
+    cards = card**2 * (1 + median_variance(found.foreign)) if found.foreign else 0.0
+    return Spread(math.sqrt(run**2 + recorded + cards), noise.launch)
+
+
+def _of_launches(rule: Tolerance, found: Reference, relative: bool) -> Noise:
+    """A CPU's launches, by the median absolute deviation of the accepted run's from `ENOUGH_SAMPLES` of them on."""
+    samples = [value for launches in found.values for value in launches]
+    known = len(samples) >= ENOUGH_SAMPLES
+    launch = robust_sigma(samples, relative) if known else rule.prior_sigma
+    return Noise(launch=launch, run=0.0, card=0.0, runs=len(found.values), assumed=() if known else ("launch",))
 
 
 def _against_limit(outcome: Outcome, worst: float) -> Outcome:

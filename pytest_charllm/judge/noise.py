@@ -1,27 +1,39 @@
-"""From the spread of recorded launches to a tolerance, and from a tolerance to what would have been seen."""
+"""How far the same code scatters, split by where it comes from: launch, run and card.
+
+A value is its level plus what the cards, the run (the night, the restart, the room) and the launch add to it, each
+with a standard deviation of its own. Everything is estimated from differences between pairs that share all but one of
+these, by their median (Shamos 1976): no level has to be known, up to 29 % of the launches may be wild, and 86 % of the
+efficiency of a standard deviation is kept.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 from typing import NamedTuple
 
-from pytest_charllm.judge.tolerances import ENOUGH_SAMPLES, NOISE_FACTOR, Tolerance
+from pytest_charllm.judge.tolerances import ENOUGH_SAMPLES, SIBLING_WEIGHT
+from pytest_charllm.records import Noise
 
 MAD_TO_SIGMA = 1.4826
 """The median absolute deviation of a normal distribution times this is its standard deviation."""
-POWER = 0.9
-"""The share of real changes of the size `would_have_seen` names that are called."""
+PAIR_TO_SIGMA = 1.0483
+"""The median absolute difference of two draws of a normal distribution times this is its standard deviation."""
+
+Cards = tuple[str, ...]
 
 
-class Band(NamedTuple):
-    """How far a value may move, in the metric's own measure (ratio or unit). `sigma` is of one launch."""
+class Run(NamedTuple):
+    """One run's launches of one metric, as ratios to the level of its segment (or in the metric's unit).
 
-    tolerance: float
-    sigma: float | None
-    provisional: bool
-    unreliable: bool
+    Only runs of one `segment`, one software at one level, are compared with each other.
+    """
+
+    segment: int
+    cards: Cards
+    values: tuple[float, ...]
 
 
 def robust_sigma(samples: Sequence[float], relative: bool) -> float:
@@ -31,36 +43,79 @@ def robust_sigma(samples: Sequence[float], relative: bool) -> float:
     return sigma / abs(middle) if relative else sigma
 
 
-def band(rule: Tolerance, samples: Sequence[float], relative: bool, floor: float | None = None) -> Band:
-    """max(floor, k sigma). Past the cap it is unreliable: noise must not buy a pass.
+def estimate(runs: Sequence[Run], prior: float | None, siblings: Noise | None = None) -> Noise:
+    """The split that the recorded runs show.
 
-    With fewer than `ENOUGH_SAMPLES` recorded launches the floor stands alone, and sigma is the assumed one.
+    A part with fewer than `ENOUGH_SAMPLES` launches, runs or cards to show it is its siblings', else `prior`, and
+    named in `assumed`. One that is shown is shrunk toward the siblings' by `SIBLING_WEIGHT`.
     """
-    floor = rule.floor if floor is None else floor
-    if len(samples) < ENOUGH_SAMPLES:
-        return Band(floor, rule.prior_sigma, provisional=True, unreliable=False)
-    sigma = robust_sigma(samples, relative)
-    tolerance = max(floor, NOISE_FACTOR * sigma)
-    return Band(tolerance, sigma, provisional=False, unreliable=tolerance > max(rule.cap, floor))
+    siblings = siblings or Noise()
+    launches = median_variance(statistics.median(len(run.values) for run in runs)) if runs else 1.0
+    launch, launch_known = _part([run.values for run in runs], 0.0, prior, siblings.launch)
+    same_cards: dict[tuple[int, Cards], list[float]] = {}
+    for one in runs:
+        same_cards.setdefault((one.segment, one.cards), []).append(statistics.median(one.values))
+    run, run_known = _part(same_cards.values(), launches * (launch or 0.0) ** 2, prior, siblings.run)
+    segments: dict[int, list[float]] = {}
+    for (segment, _), medians in same_cards.items():
+        segments.setdefault(segment, []).append(statistics.median(medians))
+    runs_a_card = statistics.median(len(medians) for medians in same_cards.values()) if same_cards else 1.0
+    within = ((run or 0.0) ** 2 + launches * (launch or 0.0) ** 2) * median_variance(runs_a_card)
+    card, card_known = _part(segments.values(), within, prior, siblings.card)
+    known = {"launch": launch_known, "run": run_known, "card": card_known}
+    return Noise(
+        launch=launch, run=run, card=card, runs=len(runs), assumed=tuple(part for part in known if not known[part])
+    )
 
 
-def would_have_seen(band: Band, launches: int, confirm_launches: int, recorded: int) -> float | None:
-    """The smallest true change that is called with probability `POWER`, confirmation included.
+def launches_alone(values: Sequence[float], prior: float | None) -> Noise:
+    """The split where all that differs is the launch, from the launches of one run; `values` as ratios or in units."""
+    launch, known = _part([values], 0.0, prior, None)
+    return Noise(launch=launch, run=0.0, card=0.0, runs=1, assumed=() if known else ("launch",))
 
-    The change observed in a round is normal around the true one, with variance ``sigma^2 (v(launches) + v(recorded))``,
-    where ``v(n) = pi / (2 (n + pi/2 - 1))`` is the variance of a median of n (exact for 1, within 2 % for odd n,
-    too large for even n). Both rounds have to breach, so each must do so with probability ``sqrt(POWER)``; they are
-    taken as independent, which errs on the safe side since they share the reference:
-    ``tolerance + z(sqrt(POWER)) sigma sqrt(v(min(launches, confirm_launches)) + v(recorded))``.
 
-    None where the noise of a launch is not known.
+def family(splits: Iterable[Mapping[str, Noise]]) -> dict[str, Noise]:
+    """By metric, the median of what several scenarios of one machine show themselves. Assumed parts do not count."""
+    shown: dict[str, list[Noise]] = {}
+    for split in splits:
+        for metric, noise in split.items():
+            shown.setdefault(metric, []).append(noise)
+
+    def median(several: Sequence[Noise], part: str) -> float | None:
+        sigmas = [getattr(noise, part) for noise in several if part not in noise.assumed]
+        known = [sigma for sigma in sigmas if sigma is not None]
+        return statistics.median(known) if known else None
+
+    return {
+        metric: Noise(launch=median(several, "launch"), run=median(several, "run"), card=median(several, "card"))
+        for metric, several in shown.items()
+    }
+
+
+def median_variance(n: float) -> float:
+    """Variance of a median of n standard normal draws: ``pi / (2 (n + pi/2 - 1))``.
+
+    Exact for 1, within 2 % for odd n, too large for even n.
     """
-    if band.sigma is None:
-        return None
-    z = statistics.NormalDist().inv_cdf(math.sqrt(POWER))
-    spread = math.sqrt(_median_variance(min(launches, confirm_launches)) + _median_variance(recorded))
-    return band.tolerance + z * band.sigma * spread
-
-
-def _median_variance(n: int) -> float:
     return math.pi / (2 * (n + math.pi / 2 - 1))
+
+
+def _part(
+    groups: Iterable[Sequence[float]], below: float, prior: float | None, siblings: float | None
+) -> tuple[float | None, bool]:
+    """One part's standard deviation and whether the record shows it.
+
+    From all pairs within the groups, less the variance `below` that the parts below put into each value. Of few
+    values Shamos' estimate is too large on average, by 6 % of 8 and 3 % of 20 (simulated): ``1 + 0.45 / freedom``.
+    """
+    groups = [group for group in groups if len(group) > 1]
+    freedom = sum(len(group) - 1 for group in groups)
+    if freedom < ENOUGH_SAMPLES - 1:
+        assumed = prior if siblings is None else siblings
+        return assumed, False
+    pairs = [abs(one - other) for group in groups for one, other in combinations(group, 2)]
+    total = PAIR_TO_SIGMA * statistics.median(pairs) / (1 + 0.45 / freedom)
+    variance = max(0.0, total**2 - below)
+    if siblings is not None:
+        variance = (freedom * variance + SIBLING_WEIGHT * siblings**2) / (freedom + SIBLING_WEIGHT)
+    return math.sqrt(variance), True

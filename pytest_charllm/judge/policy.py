@@ -2,42 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 from pytest_charllm.judge.evidence import Against, Grounds, invalid, split
-from pytest_charllm.judge.findings import judge_findings
-from pytest_charllm.judge.metric import Call, Outcome, judge_metric, judge_power, judge_wall
-from pytest_charllm.judge.reference import start_temperatures
-from pytest_charllm.judge.tolerances import CPU, CPU_REQUIRED, GPU
+from pytest_charllm.judge.findings import judge_findings, record_findings, thermal_findings
+from pytest_charllm.judge.metric import Outcome, Question, judge_metric, judge_power, judge_wall
+from pytest_charllm.judge.noise import estimate
+from pytest_charllm.judge.reference import Recorded, scaled_runs, start_temperatures
+from pytest_charllm.judge.tolerances import CPU, CPU_REQUIRED, NOISE_FACTOR, noise_factor, rules_for
 from pytest_charllm.judge.verdicts import green, listed, metric_verdict, red, undecided, without_baseline
 from pytest_charllm.judge.wording import name
+from pytest_charllm.judge.yardstick import Call
 from pytest_charllm.records import (
     METRICS,
     Baseline,
-    BaselineSample,
     Comparable,
     Judgement,
     Measurement,
     MetricVerdict,
     NeedMore,
+    Noise,
     Tier,
     Verdict,
 )
 from pytest_charllm.scenario import Scenario
 
 UNCHECKED = "no strict check was made: the diagnostic pass gave no evidence"
+PRIMARY = "throughput"
+"""Once its noise is known, a GPU's rounds are looked at launch by launch."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Fixed tolerances with a floor and a cap; a breach is confirmed once by fresh launches, never retried to green.
+    """Tolerances from floor, noise and cap; a breach is confirmed once by fresh launches, never retried to green.
 
     The tolerances are in `judge.tolerances`. The tier says how many launches, and which metrics a PASS needs.
+    `checks`: how many verdicts on single metrics the whole run will make. `siblings`: the noise that the scenarios on
+    record for this machine show together, see `judge.metric.siblings_of`.
     """
 
     tier: Tier
     is_cpu: bool
+    checks: int = 1
+    siblings: Mapping[str, Noise] = field(default_factory=dict)
+
+    def first_launches(self, baseline: Baseline | None, comparable: Comparable, *, speed: bool = True) -> int:
+        """How many launches to start with: one where each is looked at, else the whole first round."""
+        against = Against.of(baseline, comparable, self.is_cpu)
+        return self._first_look(against, self._wanted(baseline, against, speed))
 
     def decide(
         self,
@@ -50,43 +64,64 @@ class Policy:
         speed: bool = True,
         first_launches: int | None = None,
     ) -> Judgement | NeedMore:
-        """Judge what was measured so far. `rounds` are timed launches, the first round and what `NeedMore` added.
+        """Judge what was measured so far. `rounds` are timed launches, the first round and its confirmation.
 
         `speed` False: on a CPU the strict checks alone decide, and `rounds` may be empty; on a GPU speed is always
-        judged. `first_launches` overrides the tier's number. Launches that failed are not passed in: they are
-        failures of their own.
+        judged. `first_launches` is a first round of exactly that many. Launches that failed are not passed in: they
+        are failures of their own.
         """
         against = Against.of(baseline, comparable, self.is_cpu)
-        wanted = self._wanted(baseline, against, speed) if first_launches is None else first_launches
-        first, again = split(rounds, wanted)
+        budget = self._wanted(baseline, against, speed) if first_launches is None else first_launches
+        look = self._first_look(against, budget) if first_launches is None else budget
+        first, again = split(rounds, look)
         grounds = Grounds(scenario.key, baseline, (*first, *again), diagnostic)
         if (reason := invalid(grounds.launches, diagnostic)) is not None:
             return grounds.judgement(Verdict.INVALID, reason)
-        strict_only = self.is_cpu and (not speed or not against.samples)
-        if len(first) < wanted and not (strict_only and grounds.failed):
-            reason = f"{len(first)} of {wanted} launches of the first round"
-            return NeedMore(launches=wanted - len(first), reason=reason)
+        strict_only = self.is_cpu and (not speed or not against.runs)
+        if len(first) < look and not (strict_only and grounds.failed):
+            reason = f"{len(first)} of {look} launches of the first round"
+            return NeedMore(launches=look - len(first), reason=reason)
         if strict_only:
             return self._by_checks(grounds, against.reason if speed else "not judged: only its strict checks are")
-        before = self._outcomes(against.samples, first)
+        before = self._outcomes(comparable, against, first, budget)
+        if open_ := _open(before, self.tier.required):
+            if not again and len(first) < budget:
+                return NeedMore(launches=1, reason=f"undecided after {len(first)} of {budget} launches: {_told(open_)}")
+            before = self._outcomes(comparable, against, first, len(first))
         breached = [outcome for outcome in before if outcome.call is Call.WORSE]
-        if breached and len(again) < self.tier.confirm_launches:
-            return self._confirmation(breached, against.samples, first, self.tier.confirm_launches - len(again))
-        return self._by_metrics(grounds, against, before, self._outcomes(against.samples, again) if again else [])
+        after = self._outcomes(comparable, against, again, self.tier.confirm_launches) if again else []
+        missing = self.tier.confirm_launches - len(again)
+        if breached and missing > 0:
+            adaptive = self._adaptive(against)
+            if not adaptive or not again or _open(after, [outcome.metric for outcome in breached]):
+                launches = 1 if adaptive else missing
+                return self._confirmation(breached, against.runs, first, launches, begins=not again)
+        return self._by_metrics(grounds, against, before, after, (budget, self.tier.confirm_launches))
 
     def _wanted(self, baseline: Baseline | None, against: Against, speed: bool) -> int:
         if self.is_cpu and not speed:
             return 0
         return self.tier.launches if against.comparable and baseline is not None else self.tier.bootstrap_launches
 
-    def _outcomes(self, recorded: Sequence[BaselineSample], launches: Sequence[Measurement]) -> list[Outcome]:
+    def _first_look(self, against: Against, budget: int) -> int:
+        return min(1, budget) if self._adaptive(against) else budget
+
+    def _adaptive(self, against: Against) -> bool:
+        """Whether rounds may end early: only where the noise is this scenario's own, not assumed."""
+        if self.is_cpu or not against.runs:
+            return False
+        return not estimate(scaled_runs(PRIMARY, against.runs), None).provisional
+
+    def _outcomes(
+        self, comparable: Comparable, against: Against, launches: Sequence[Measurement], budget: int
+    ) -> list[Outcome]:
         """Every metric of one round in the order of its table. Power is read together with throughput."""
+        factor = NOISE_FACTOR if self.is_cpu else noise_factor(self.checks)
+        question = Question(budget=budget, factor=factor, siblings=self.siblings, pooled=not self.is_cpu)
         outcomes: dict[str, Outcome] = {}
-        for metric, rule in (CPU if self.is_cpu else GPU).items():
-            if metric == "cost_wall":
-                outcomes[metric] = judge_wall(rule, recorded, launches, self.tier.confirm_launches)
-            else:
-                outcomes[metric] = judge_metric(metric, rule, recorded, launches, self.tier.confirm_launches)
+        for metric, rule in rules_for(comparable.variant, self.tier.name, self.is_cpu).items():
+            judge = judge_wall if metric == "cost_wall" else partial(judge_metric, metric)
+            outcomes[metric] = judge(rule, against.runs, launches, question)
         if "mean_power" in outcomes:
             outcomes["mean_power"] = judge_power(outcomes["mean_power"], outcomes["throughput"])
         return list(outcomes.values())
@@ -94,15 +129,23 @@ class Policy:
     def _confirmation(
         self,
         breached: Sequence[Outcome],
-        recorded: Sequence[BaselineSample],
+        recorded: Sequence[Recorded],
         first: Sequence[Measurement],
         launches: int,
+        begins: bool,
     ) -> NeedMore:
         """Fresh launches, from the temperature the recorded ones started at: on another card, as the first one did."""
-        told = "; ".join(f"{name(outcome.metric)} {outcome.seen}" for outcome in breached)
-        here_c, recorded_c = start_temperatures(first[:1]), start_temperatures(recorded)
-        cool_to_c = {} if self.is_cpu else {uuid: recorded_c.get(uuid, here_c[uuid]) for uuid in here_c}
-        return NeedMore(launches=launches, reason=f"to be confirmed: {told}", cool_to_c=cool_to_c)
+        here_c = start_temperatures(first[:1])
+        reference = [run for run in recorded if run.segment == recorded[-1].segment]
+        recorded_c = start_temperatures(sample for run in reference for sample in run.samples)
+        # Only before the first of them: those on record followed each other without a pause as well.
+        cool = begins and not self.is_cpu
+        return NeedMore(
+            launches=launches,
+            reason=f"to be confirmed: {_told(breached)}",
+            confirms=True,
+            cool_to_c={uuid: recorded_c.get(uuid, here_c[uuid]) for uuid in here_c} if cool else {},
+        )
 
     def _by_checks(self, grounds: Grounds, reason: str) -> Judgement:
         rows = listed(CPU, grounds.launches, reason) + _others(grounds.launches, CPU)
@@ -113,24 +156,46 @@ class Policy:
         return grounds.judgement(Verdict.PASS, f"{len(grounds.checks)} strict checks hold; speed {reason}", rows)
 
     def _by_metrics(
-        self, grounds: Grounds, against: Against, before: Sequence[Outcome], after: Sequence[Outcome]
+        self,
+        grounds: Grounds,
+        against: Against,
+        before: Sequence[Outcome],
+        after: Sequence[Outcome],
+        budgets: tuple[int, int],
     ) -> Judgement:
         required = CPU_REQUIRED if self.is_cpu else self.tier.required
         confirmed = {outcome.metric: outcome for outcome in after}
-        rows = [metric_verdict(first, confirmed.get(first.metric), first.metric in required) for first in before]
-        if not against.samples:
+        rows = [
+            metric_verdict(first, confirmed.get(first.metric), first.metric in required, budgets) for first in before
+        ]
+        if not against.runs:
             rows = [without_baseline(row) for row in rows]
         rows += _others(grounds.launches, [first.metric for first in before])
-        findings = judge_findings(before, after)
+        findings = (*judge_findings(before, after), *record_findings(grounds.baseline, before, grounds.launches))
+        if not self.is_cpu:
+            findings += thermal_findings(against.runs, grounds.launches, before)
         if grounds.failed or any(row.verdict is Verdict.REGRESSION for row in rows):
             return grounds.judgement(Verdict.REGRESSION, red(rows, grounds.failed), rows, findings)
-        if not against.samples:
+        if not against.runs:
             return grounds.judgement(Verdict.NO_BASELINE, against.reason, rows, findings)
         reason = undecided(rows, required) or (UNCHECKED if self.tier.diagnostic and not grounds.checks else None)
         if reason is not None:
             return grounds.judgement(Verdict.INCONCLUSIVE, reason, rows, findings)
         better = any(row.verdict is Verdict.IMPROVED for row in rows)
         return grounds.judgement(Verdict.IMPROVED if better else Verdict.PASS, green(rows), rows, findings)
+
+
+def _open(outcomes: Sequence[Outcome], required: Collection[str]) -> list[Outcome]:
+    """What more launches of the round may still decide: all that is undecided, and what is required and not seen."""
+    return [
+        outcome
+        for outcome in outcomes
+        if outcome.call is Call.UNDECIDED or (outcome.call is Call.NO_EVIDENCE and outcome.metric in required)
+    ]
+
+
+def _told(outcomes: Sequence[Outcome]) -> str:
+    return "; ".join(f"{name(outcome.metric)} {outcome.seen}" for outcome in outcomes)
 
 
 def _others(launches: Sequence[Measurement], told: Collection[str]) -> list[MetricVerdict]:

@@ -7,9 +7,10 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from pytest_charllm.judge.metric import Call, Outcome
+from pytest_charllm.judge.metric import Outcome
 from pytest_charllm.judge.tolerances import GATES
 from pytest_charllm.judge.wording import amount, moved, name, width
+from pytest_charllm.judge.yardstick import Call
 from pytest_charllm.records import Check, Measurement, MetricVerdict, Verdict, numbers_of
 
 _VERDICTS = {
@@ -20,20 +21,22 @@ _VERDICTS = {
 }
 
 
-def metric_verdict(first: Outcome, again: Outcome | None, required: bool) -> MetricVerdict:
+def metric_verdict(first: Outcome, again: Outcome | None, required: bool, rounds: Sequence[int]) -> MetricVerdict:
     """One metric after the first round and, where there was one, the confirmation.
 
+    `rounds`: how many launches a complete first round and a complete confirmation take, for the error rates.
     A regression takes both rounds. A breach that the confirmation does not repeat gets the second round's numbers and
     verdict, with the first one's in the reason.
     """
     told, shown = "", first
+    rates = first.stick.rates(rounds) if first.stick is not None else (None, None)
     if first.call is Call.WORSE and again is not None:
         if again.call is Call.WORSE:
-            return _row(first, Verdict.REGRESSION, f"confirmed {again.seen}")
+            return _row(first, Verdict.REGRESSION, f"confirmed {again.seen}", rates)
         told, shown = f"first round {first.seen}, not confirmed", again
     if shown.call is Call.NO_EVIDENCE:
         return _row(shown, Verdict.INCONCLUSIVE if required else Verdict.NOT_JUDGED, told)
-    return _row(shown, _VERDICTS[shown.call], told)
+    return _row(shown, _VERDICTS[shown.call], told, rates)
 
 
 def listed(metrics: Collection[str], launches: Sequence[Measurement], reason: str) -> list[MetricVerdict]:
@@ -91,7 +94,9 @@ def severity(row: MetricVerdict) -> float:
     return abs(row.change) / row.tolerance if row.change is not None and row.tolerance else float("inf")
 
 
-def _row(outcome: Outcome, verdict: Verdict, told: str = "") -> MetricVerdict:
+def _row(
+    outcome: Outcome, verdict: Verdict, told: str = "", rates: tuple[float | None, float | None] = (None, None)
+) -> MetricVerdict:
     return MetricVerdict(
         metric=outcome.metric,
         verdict=verdict,
@@ -99,7 +104,10 @@ def _row(outcome: Outcome, verdict: Verdict, told: str = "") -> MetricVerdict:
         reference=outcome.reference,
         change=outcome.change,
         tolerance=outcome.tolerance,
-        would_have_seen=outcome.would_have_seen,
+        would_have_seen=rates[0],
+        false_alarm=rates[1],
+        noise=outcome.noise,
+        launches=outcome.launches,
         gate=GATES.get(outcome.metric),
         reason="; ".join(part for part in (told, outcome.reason) if part),
     )

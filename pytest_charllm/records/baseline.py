@@ -15,6 +15,8 @@ class Comparable(Record, frozen=True, kw_only=True):
     partition: str | None = None
     cpu_model: str | None = None
     semantics: dict[str, str] = {}
+    units: dict[str, str] = {}
+    """Metric -> the unit of its values. Absent in older files: those of the metric table."""
     flop_formula: str
     window: str
     """Tier and rule in one string, e.g. ``nightly 30 steps 15 s``."""
@@ -23,15 +25,15 @@ class Comparable(Record, frozen=True, kw_only=True):
     def difference(self, other: Comparable) -> str | None:
         """The first field that differs, as ``power_limit_w: 700.0 on record, 600.0 here``; None when comparable.
 
-        Semantics are compared for the sensors known on both sides: one that is silent here leaves its metrics without
-        evidence, which the judge says of those metrics alone.
+        Semantics and units are compared for what is known on both sides: a sensor that is silent here leaves its
+        metrics without evidence, which the judge says of those metrics alone.
         """
         for name in self.__struct_fields__:
             recorded, here = getattr(self, name), getattr(other, name)
-            if name == "semantics":
-                unlike = [sensor for sensor in recorded if sensor in here and recorded[sensor] != here[sensor]]
+            if isinstance(recorded, dict):
+                unlike = [key for key in recorded if key in here and recorded[key] != here[key]]
                 if unlike:
-                    return f"semantics of {unlike[0]}: {recorded[unlike[0]]} on record, {here[unlike[0]]} here"
+                    return f"{name} of {unlike[0]}: {recorded[unlike[0]]} on record, {here[unlike[0]]} here"
             elif recorded != here:
                 return f"{name}: {recorded} on record, {here} here"
         return None
@@ -60,6 +62,8 @@ class BaselineStack(Record, frozen=True, kw_only=True):
     """"bootstrap" for the first of its kind."""
     host: str
     commit: str | None = None
+    new_level: bool = False
+    """Accepted although it had moved (IMPROVED, or a REGRESSION with its reason): what is older is no reference."""
     speed_on_record: bool = True
     """False: only the strict values are on record (a CPU too noisy to agree with itself)."""
     samples: tuple[BaselineSample, ...]
@@ -78,3 +82,19 @@ class Baseline(Record, frozen=True, kw_only=True):
     @property
     def reference(self) -> BaselineStack:
         return self.stacks[-1]
+
+    def segments(self) -> list[list[BaselineStack]]:
+        """Runs that may be pooled, oldest first: neighbours of one software stack, until one is a new level.
+
+        The last segment is what is held against. A run that is on record twice counts once.
+        """
+        found: list[list[BaselineStack]] = []
+        known: set[str] = set()
+        for run in self.stacks:
+            if run.run_id in known:
+                continue
+            known.add(run.run_id)
+            if not found or run.new_level or run.stack != found[-1][-1].stack:
+                found.append([])
+            found[-1].append(run)
+        return found

@@ -20,10 +20,32 @@ class Verdict(StrEnum):
     """Of a single metric only: nothing to compare with or no evidence, and the tier does not require it."""
 
 
+class Noise(Record, frozen=True, kw_only=True):
+    """Standard deviations of one metric by where they come from, relative where the metric is; None: not known.
+
+    `launch`: between launches of one run. `run`: between runs on the same cards. `card`: between cards.
+    """
+
+    launch: float | None = None
+    run: float | None = None
+    card: float | None = None
+    assumed: tuple[str, ...] = ()
+    """The parts that are not from this scenario's own record: shipped, or its siblings'."""
+    runs: int = 0
+    """Runs on record."""
+
+    @property
+    def provisional(self) -> bool:
+        """Whether launches and runs of this scenario are still too few to show their own spread."""
+        return "launch" in self.assumed or "run" in self.assumed
+
+
 class MetricVerdict(Record, frozen=True, kw_only=True):
     """`change` and `tolerance` are relative (0.012 = 1.2 %) where the metric is, else in its unit.
 
-    `would_have_seen`: the smallest change in the wrong direction that would have been called, at these launches.
+    `would_have_seen`: the change in the wrong direction that would have been called nine times in ten.
+    `false_alarm`: the chance that unchanged code is called a regression. Both include the confirmation, with the run's
+    own effect shared between breach and confirmation; None where the noise is not known.
     """
 
     metric: str
@@ -33,6 +55,10 @@ class MetricVerdict(Record, frozen=True, kw_only=True):
     change: float | None = None
     tolerance: float | None = None
     would_have_seen: float | None = None
+    false_alarm: float | None = None
+    noise: Noise | None = None
+    launches: int = 0
+    """Launches behind `value`."""
     gate: str | None = None
     """"Gate A" or "Gate B" on a CPU."""
     reason: str = ""
@@ -55,8 +81,13 @@ class Judgement(Record, frozen=True, kw_only=True):
 
 
 class NeedMore(Record, frozen=True, kw_only=True):
-    """The judge cannot decide yet: `launches` fresh ones, once the devices are back at `cool_to_c` (by UUID)."""
+    """The judge cannot decide yet: `launches` fresh ones, once the devices are back at `cool_to_c` (by UUID).
+
+    `confirms`: they belong to the confirmation, which starts with them where there is none yet; otherwise they fill up
+    the first round.
+    """
 
     launches: int
     reason: str
+    confirms: bool = False
     cool_to_c: dict[str, float] = {}

@@ -37,6 +37,7 @@ GPU_VALUES = {
     "step_time": 0.128,
     "energy_per_token": 0.0109,
     "mean_power": 690.0,
+    "peak_power": 800.0,
     "core_temp_end": 62.0,
     "hbm_temp_end": 52.0,
     "margin_min": 25.0,
@@ -116,6 +117,18 @@ def baseline(
     )
 
 
+def record(throughput: Sequence[Sequence[float]], uuids: Sequence[str] = ("GPU-0",), **changes: Any) -> Baseline:
+    """One accepted run a row, with these tokens/s, on these cards in turn; `changes` of the other metrics."""
+    stacks = tuple(
+        replace(
+            baseline([gpu({"throughput": value, **changes}, uuid=uuids[i % len(uuids)]) for value in row]).reference,
+            run_id=f"run-{i}",
+        )
+        for i, row in enumerate(throughput)
+    )
+    return replace(baseline([gpu()]), stacks=stacks)
+
+
 def comparable(is_cpu: bool = False, tier_name: str = "nightly") -> Any:
     return comparable_of(CPU_MACHINE if is_cpu else GPU_MACHINE, tier(tier_name, is_cpu).window)
 
@@ -141,7 +154,7 @@ def row(judgement: Any, metric: str) -> Any:
 def make() -> SimpleNamespace:
     """The builders above, by name."""
     return SimpleNamespace(
-        gpu=gpu, cpu=cpu, diagnostic=diagnostic, baseline=baseline, comparable=comparable, decide=decide,
+        gpu=gpu, cpu=cpu, diagnostic=diagnostic, baseline=baseline, record=record, comparable=comparable, decide=decide,
         decide_cpu=decide_cpu, row=row, GPU_VALUES=GPU_VALUES, CPU_VALUES=CPU_VALUES, GPU_MACHINE=GPU_MACHINE,
         CPU_MACHINE=CPU_MACHINE,
     )  # fmt: skip

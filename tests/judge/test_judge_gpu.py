@@ -25,8 +25,8 @@ def test_unchanged_passes_and_states_its_power(make: SimpleNamespace) -> None:
     """A pass that does not say what it would have seen claims too much."""
     judgement = make.decide([[make.gpu({"throughput": 64256.0})] * 3], make.baseline([make.gpu()] * 3))
     assert judgement.verdict is PASS
-    assert judgement.because == "throughput +0.4 % (tolerance 1.5 %, would have seen 2.3 %)"
-    assert make.row(judgement, "throughput").reason == "noise provisional: 3 of 8 launches on record"
+    assert judgement.because == "throughput +0.4 % (tolerance 3.0 %, would have seen 4.2 %)"
+    assert make.row(judgement, "throughput").reason == "noise provisional: 1 of 8 runs on record"
     assert judgement.launches == 3
     assert not judgement.confirmed
 
@@ -79,7 +79,7 @@ def test_confirmed_breach_is_a_regression_with_both_rounds(make: SimpleNamespace
     assert judgement.verdict is RED
     assert judgement.confirmed
     assert judgement.launches == 6
-    assert judgement.because == "throughput -6.1 % (tolerance 1.5 %), confirmed -5.9 %"
+    assert judgement.because == "throughput -6.1 % (tolerance 3.0 %), confirmed -5.9 %"
 
 
 def test_breach_that_does_not_repeat_passes_and_is_told(make: SimpleNamespace) -> None:
@@ -114,13 +114,14 @@ def test_breach_of_the_second_round_alone_is_told_too(make: SimpleNamespace) -> 
         ("margin_min", 20.1, 19.9),
         ("throttle_sw_thermal", 0.019, 0.021),
         ("throttle_hw", 0.0009, 0.0011),
+        ("peak_power", 800 * 1.099, 800 * 1.101),
         ("peak_memory", 25e9 * 1.019, 25e9 * 1.021),
         ("compile_time", 19.1, 19.3),
     ],
 )
 def test_each_metric_has_its_own_floor(make: SimpleNamespace, metric: str, within: float, beyond: float) -> None:
     """One tolerance for all is either blind for throughput or red every night for temperature."""
-    record = make.baseline([make.gpu()] * 3)
+    record = make.record([[64000.0] * 3] * 8)
     assert make.decide([[make.gpu({metric: within})] * 3] * 2, record).verdict is PASS
     judgement = make.decide([[make.gpu({metric: beyond})] * 3] * 2, record)
     assert judgement.verdict is RED
@@ -145,13 +146,13 @@ def test_improvement_needs_no_confirmation(make: SimpleNamespace) -> None:
     """It passes, and asks for a fresh baseline so that the gain is held."""
     judgement = make.decide([[make.gpu({"throughput": 66000.0})] * 3], make.baseline([make.gpu()] * 3))
     assert judgement.verdict is BETTER
-    assert judgement.because.startswith("throughput +3.1 % (tolerance 1.5 %): better than on record")
+    assert judgement.because.startswith("throughput +3.1 % (tolerance 3.0 %): better than on record")
 
 
 def test_worst_metric_is_told_first(make: SimpleNamespace) -> None:
     """By tolerances, not by percent: 4 % of memory are more than 5 % of energy."""
     slow = make.gpu({"energy_per_token": 0.0109 * 1.05, "peak_memory": 26e9, "throughput": 63000.0})
-    judgement = make.decide([[slow] * 3] * 2, make.baseline([make.gpu()] * 3))
+    judgement = make.decide([[slow] * 3] * 2, make.record([[64000.0] * 3] * 8))
     told = [part.split(" +")[0].split(" -")[0] for part in judgement.because.split("; ") if "tolerance" in part]
     assert told == ["peak memory", "energy per token", "throughput"]
 
@@ -161,7 +162,8 @@ def test_worst_metric_is_told_first(make: SimpleNamespace) -> None:
     [
         (1.00, 1.05, RED),  # hungrier for the same work
         (1.05, 1.05, PASS),  # more work for more power
-        (1.00, 0.95, BETTER),  # the same work for less
+        (1.00, 0.95, RED),  # a sensor gone wrong, or less power by a change that somebody has to accept
+        (1.05, 0.95, PASS),  # more work for less power: energy per token says so
         (0.95, 0.95, RED),  # a stalled GPU draws less
     ],
 )

@@ -8,8 +8,10 @@ from types import SimpleNamespace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_charllm.judge.metric import Call, judge_metric
+from pytest_charllm.judge.metric import Question, judge_metric
+from pytest_charllm.judge.reference import recorded_runs
 from pytest_charllm.judge.tolerances import GPU
+from pytest_charllm.judge.yardstick import Call
 from pytest_charllm.records import TIERS, Judgement, NeedMore, Verdict
 
 REQUIRED = TIERS["nightly", False].required
@@ -20,8 +22,9 @@ MIRRORED = {Call.WORSE: Call.BETTER, Call.BETTER: Call.WORSE, Call.WITHIN: Call.
 
 def call(make: SimpleNamespace, metric: str, recorded: list[float], here: list[float]) -> Call:
     """By the rule of throughput, whatever the metric."""
-    samples = make.baseline([make.gpu({metric: value}) for value in recorded]).reference.samples
-    return judge_metric(metric, GPU["throughput"], samples, [make.gpu({metric: value}) for value in here], 3).call
+    runs = recorded_runs(make.baseline([make.gpu({metric: value}) for value in recorded]))
+    launches = [make.gpu({metric: value}) for value in here]
+    return judge_metric(metric, GPU["throughput"], runs, launches, Question(budget=len(here))).call
 
 
 @settings(deadline=None, max_examples=50)
