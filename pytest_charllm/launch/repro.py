@@ -26,6 +26,7 @@ from pytest_charllm.launch.environment import (
 from pytest_charllm.launch.names import REQUEST
 from pytest_charllm.launch.request import LaunchRequest, rank_request
 from pytest_charllm.records import Launch, to_pretty_json
+from pytest_charllm.scenario import Script
 from pytest_charllm.store.atomic import write_atomically
 
 
@@ -84,7 +85,13 @@ def _script(request: LaunchRequest, environment: dict[str, str]) -> str:
         "# What an outer job or torchrun may have left would steer this one.",
         "unset ${!PET_@} ${!TORCHELASTIC_@} ${!CHARLLM_@} RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT",
         *exports,
+        *_start(request),
         'echo "answers go to $out"',
         f'exec "${{PYTHON:-{sys.executable}}}" {command}',
         "",
     ])  # fmt: skip
+
+
+def _start(request: LaunchRequest) -> list[str]:
+    """A script may read files by paths that are relative to where pytest ran."""
+    return [f"cd {shlex.quote(os.getcwd())}"] if isinstance(request.scenario.work, Script) else []

@@ -12,7 +12,7 @@ from pytest_charllm.plugin.state import STATE
 if TYPE_CHECKING:
     from pytest_charllm.campaign.settings import Evidence
     from pytest_charllm.plugin.suite import Suite
-    from pytest_charllm.scenario import Scenario
+    from pytest_charllm.scenario import Scenario, Script
 
 
 class Measured:
@@ -44,20 +44,23 @@ class Measured:
 
 
 class Charllm:
-    """Launches on demand, for tests outside of the suites. Takes a `Scenario` or its key."""
+    """Launches on demand, for tests outside of the suites. Takes a `Scenario`, its key, or a `Script` of one's own."""
 
     def __init__(self, suite: Suite, item: pytest.Item) -> None:
         self._suite = suite
         self._item = item
 
-    def measure(self, scenario: Scenario | str) -> Measured:
-        """Launch and measure, unless this run has done so already. Skips where the machine cannot run it."""
-        feasible = self._suite.feasible(self._item, scenario)
+    def measure(self, scenario: Scenario | Script | str, *, layout: str | None = None) -> Measured:
+        """Launch and measure, unless this run has done so already. Skips where the machine cannot run it.
+
+        `layout` is what a `Script` spreads itself over (``"tp2dp4"``; default: one rank).
+        """
+        feasible = self._suite.feasible(self._item, scenario, layout)
         return Measured(self._suite, self._item, self._suite.evidence(self._item, feasible))
 
-    def check(self, scenario: Scenario | str) -> Measured:
+    def check(self, scenario: Scenario | Script | str, *, layout: str | None = None) -> Measured:
         """`measure`, then `Measured.check`."""
-        measured = self.measure(scenario)
+        measured = self.measure(scenario, layout=layout)
         measured.check()
         return measured
 

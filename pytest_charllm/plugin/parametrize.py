@@ -18,7 +18,7 @@ from pytest_charllm.errors import BadInput
 if TYPE_CHECKING:
     from pytest_charllm.campaign.settings import Planned
     from pytest_charllm.hardware import Machine
-    from pytest_charllm.scenario import Scenario
+    from pytest_charllm.scenario import Scenario, Script
     from pytest_charllm.scenario.feasibility import Broken
 
 PARAMETER = "charllm_scenario"
@@ -64,20 +64,24 @@ class CollectedScenario:
 
 
 def scenarios(
-    *rows: Rows | Scenario | str, on: str | tuple[str, ...] = (), speed: bool = True, **options: Any
+    *rows: Rows | Scenario | Script | str,
+    on: str | tuple[str, ...] = (),
+    layout: str | None = None,
+    speed: bool = True,
+    **options: Any,
 ) -> pytest.MarkDecorator:
     """Run a test once for each row that is meant for the machine at hand. May be stacked.
 
-    A row is a `Rows` table, a `Scenario`, or a key such as ``"llama3-1b.mb2"``. `on` narrows them to machines, named as
-    in `Rows`; a key or `Scenario` is otherwise meant for all. `speed=False` judges by the strict checks alone, where
-    the hardware is a CPU. `options` are those of
+    A row is a `Rows` table, a `Scenario`, a `Script`, or a key such as ``"llama3-1b.mb2"``. `on` narrows them to
+    machines, named as in `Rows`; all but a table is otherwise meant for all. `layout` is what a `Script` spreads itself
+    over (``"tp2dp4"``; default: one rank). `speed=False` judges by the strict checks alone, where the hardware is a
+    CPU; a script has none, so its speed is always judged. `options` are those of
     `pytest_charllm.scenario.Options` (``recompute="full"``, ``precision="fp32"``, ``compile=False``) or ``engine``; a
     tuple of values makes a row for each.
     """
     if not rows:
-        raise TypeError("scenarios() needs at least one row: Rows(...), a Scenario, or a key")
-    for row in rows:
-        _check_row(row)
+        raise TypeError("scenarios() needs at least one row: Rows(...), a Scenario, a Script, or a key")
+    rows = tuple(_checked_row(row, layout) for row in rows)
     machines = (on,) if isinstance(on, str) else on
     return pytest.mark.charllm.with_args(*rows, on=machines, speed=speed, options=options)
 
@@ -110,13 +114,14 @@ def collect(
     """Every scenario of the marked rows on this machine, checked against the feasibility rules."""
     from pytest_charllm.campaign.settings import Planned
     from pytest_charllm.hardware.catalogue import CATALOGUE
+    from pytest_charllm.scenario import Script
     from pytest_charllm.scenario.feasibility import infeasible
 
     hardware = CATALOGUE[machine.variant]
     for mark in marks:
         for row in mark.args:
             for scenario in _scenarios(row, mark.kwargs["on"], machine, microbatches, mark.kwargs["options"]):
-                planned = Planned(scenario, speed=mark.kwargs["speed"])
+                planned = Planned(scenario, speed=mark.kwargs["speed"] or isinstance(scenario.work, Script))
                 yield CollectedScenario(planned, infeasible(scenario, hardware, machine))
 
 
@@ -140,11 +145,24 @@ def choose(table: Mapping[str, T], machine: Machine) -> T | None:
     return next((entry for entry in entries if entry is not None), None)
 
 
-def _check_row(row: Any) -> None:
-    from pytest_charllm.scenario import Scenario
+def scripted(script: Script, layout: str | None) -> Scenario:
+    """A script spread over `layout`, or alone on one rank. Raises `BadInput` for a layout that cannot be read."""
+    from pytest_charllm.scenario import Layout, Scenario
+    from pytest_charllm.scenario.layout import parse_layout
 
+    return Scenario(work=script, layout=parse_layout(layout) if layout is not None else Layout())
+
+
+def _checked_row(row: Any, layout: str | None) -> Rows | Scenario | str:
+    from pytest_charllm.scenario import Scenario, Script
+
+    if isinstance(row, Script):
+        return scripted(row, layout)
+    if layout is not None:
+        raise TypeError(f"layout={layout!r} is for a Script; {row!r} has its own")
     if not isinstance(row, Rows | Scenario | str):
-        raise TypeError(f"a row is Rows(...), a Scenario, or a key such as 'llama3-1b.mb2', not {row!r}")
+        raise TypeError(f"a row is Rows(...), a Scenario, a Script, or a key such as 'llama3-1b.mb2', not {row!r}")
+    return row
 
 
 def _parameter(machine: Machine, key: str, item: CollectedScenario) -> Any:
@@ -190,11 +208,16 @@ def _of_table(
 def _of_key(
     row: Scenario | str, microbatches: tuple[int, ...] | None, options: Mapping[str, Any]
 ) -> Iterator[Scenario]:
+    """A script has no microbatch that could be replaced."""
     from msgspec.structs import replace
 
+    from pytest_charllm.scenario import Script
     from pytest_charllm.scenario.key import parse_key
 
     scenario = parse_key(row) if isinstance(row, str) else row
+    if isinstance(scenario.work, Script):
+        yield from _with_options(scenario, options)
+        return
     for microbatch in microbatches or (scenario.work.microbatch,):
         yield from _with_options(replace(scenario, work=replace(scenario.work, microbatch=microbatch)), options)
 

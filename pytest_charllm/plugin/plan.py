@@ -47,10 +47,11 @@ def plan(machine: Machine, items: list[CollectedScenario]) -> str:
 
 
 def _memory(item: CollectedScenario) -> str:
-    """Blank where the scenario breaks a rule that the estimate relies on."""
+    """Blank where the scenario breaks a rule that the estimate relies on, and for a script: its model is not known."""
     from pytest_charllm.report.numbers import size
+    from pytest_charllm.scenario import Script
     from pytest_charllm.scenario.memory import need
 
-    if item.broken is not None and item.broken.rule != "memory":
+    if isinstance(item.planned.scenario.work, Script) or (item.broken is not None and item.broken.rule != "memory"):
         return ""
     return size(need(item.planned.scenario).total)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_charllm.plugin.waivers import Waiver
     from pytest_charllm.records import Judgement
     from pytest_charllm.report.case import Case
-    from pytest_charllm.scenario import Scenario
+    from pytest_charllm.scenario import Scenario, Script
 
 
 class Suite:
@@ -57,17 +57,22 @@ class Suite:
         if self.campaign is not None:
             self.campaign.close(interrupted=interrupted)
 
-    def feasible(self, item: pytest.Item, scenario: Scenario | str) -> Scenario:
-        """The scenario, or its key read. Skips where a rule forbids it on this machine."""
+    def feasible(self, item: pytest.Item, scenario: Scenario | Script | str, layout: str | None = None) -> Scenario:
+        """The scenario, or its key read, or that of a script. Skips where a rule forbids it on this machine."""
         from pytest_charllm.hardware.catalogue import CATALOGUE
-        from pytest_charllm.scenario import Scenario
+        from pytest_charllm.plugin.parametrize import scripted
+        from pytest_charllm.scenario import Scenario, Script
         from pytest_charllm.scenario.feasibility import infeasible
         from pytest_charllm.scenario.key import parse_key
 
-        if isinstance(scenario, str):
+        if isinstance(scenario, Script):
+            scenario = scripted(scenario, layout)
+        elif layout is not None:
+            raise BadInput(f"layout={layout!r} is for a Script; {scenario!r} has its own")
+        elif isinstance(scenario, str):
             scenario = parse_key(scenario)
         elif not isinstance(scenario, Scenario):
-            raise BadInput(f"a test measures a Scenario or a key such as 'llama3-1b.mb2', not {scenario!r}")
+            raise BadInput(f"a test measures a Scenario, a Script, or a key such as 'llama3-1b.mb2', not {scenario!r}")
         broken = infeasible(scenario, CATALOGUE[self.machine.variant], self.machine)
         if broken is not None:
             self.settle(item, scenario.key, Outcome.INFEASIBLE, str(broken))
