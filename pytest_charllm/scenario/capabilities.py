@@ -42,7 +42,7 @@ ENGINES: dict[str, Engine] = {
             families=frozenset({Family.GPT3, Family.LLAMA}),
             recompute=frozenset(Recompute),
             precisions=frozenset({Precision.BF16, Precision.FP32}),
-            switches=frozenset({"gathered", "sequence_parallel"}),
+            switches=frozenset({"gathered", "sequence_parallel", "overlap", "distributed_optimizer"}),
         ),
     )
 }

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from pytest_charllm.engines.native.ring import OPERATORS
 from pytest_charllm.errors import HarnessError
 from pytest_charllm.records import Collective
 
@@ -86,6 +87,13 @@ class CollectiveCounter(TorchDispatchMode):
             elif isinstance(arg, str) and arg in self._labels:
                 return self._labels[arg]
         return self._default
+
+
+class Unfolded(TorchDispatchMode):
+    """Shows the modes outside of it what the engine's own operators do inside."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return OPERATORS.get(func, func)(*args, **(kwargs or {}))
 
 
 @contextmanager

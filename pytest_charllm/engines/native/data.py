@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pytest_charllm.engines.native.context import Context
 from pytest_charllm.engines.native.world import World
 from pytest_charllm.scenario import Scenario
 
@@ -26,7 +27,7 @@ class Batches:
     """What this rank sees of every step, on its device from the start.
 
     Microbatch `m` of data-parallel rank `r` is the `(m * dp + r)`-th group of `microbatch` sequences of the global
-    batch. Context-parallel ranks have consecutive parts of every sequence.
+    batch. Context-parallel ranks have the parts of every sequence that `Context.part` gives them.
     """
 
     def __init__(self, scenario: Scenario, vocab: int, seq: int, seed: int, world: World) -> None:
@@ -37,9 +38,9 @@ class Batches:
             sequences = global_batch(scenario, vocab, seq, seed, step)
             steps.append(sequences.view(accumulation, dp, microbatch, seq + 1)[:, mesh.dp.rank])
         tokens = torch.stack(steps)
-        part = slice(mesh.cp.rank * seq // mesh.cp.size, (mesh.cp.rank + 1) * seq // mesh.cp.size)
-        self._inputs = tokens[..., :-1][..., part].contiguous().to(world.device)
-        self._targets = tokens[..., 1:][..., part].contiguous().to(world.device)
+        context = Context(mesh.cp, scenario.layout.ring)
+        self._inputs = context.part(tokens[..., :-1], dim=-1).contiguous().to(world.device)
+        self._targets = context.part(tokens[..., 1:], dim=-1).contiguous().to(world.device)
 
     def microbatch(self, step: int, number: int) -> tuple[Tensor, Tensor]:
         """(inputs, targets), each (microbatch, seq / cp), of the `number`-th microbatch of a step."""

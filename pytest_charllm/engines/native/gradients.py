@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -12,42 +13,50 @@ from torch.distributed.tensor import DTensor
 
 from pytest_charllm.engines.native.mesh import Axis, Mesh
 from pytest_charllm.engines.native.model import Decoder
+from pytest_charllm.engines.native.tied import TiedHead, local_gradient
 from pytest_charllm.engines.native.weights import copies
 from pytest_charllm.scenario.placement import placement
 
 MAX_GRAD_NORM = 1.0
 
+T = TypeVar("T", bound=Tensor)
+
 _BUCKET_BYTES = 25 << 20
 
 
 class Gradients:
-    """The gradients of one stage's parameters.
+    """The gradients of this rank's parameters, in all of its stages.
 
     `reduce` is called once a step, after the last backward pass; what DDP or FSDP averages is averaged already.
     """
 
-    def __init__(self, model: Decoder, mesh: Mesh, *, averaged: bool) -> None:
-        self.parameters = list(model.parameters())
+    def __init__(self, stages: Sequence[Decoder], mesh: Mesh, *, averaged: bool) -> None:
+        named = [(stage.shape, name, each) for stage in stages for name, each in stage.named_parameters()]
+        self.parameters = [parameter for _, _, parameter in named]
+        self._tied = TiedHead(stages, mesh)
         self._sums: list[tuple[Axis, float, list[nn.Parameter]]] = []
         self._copies: dict[int, list[nn.Parameter]] = defaultdict(list)
         sharded = any(isinstance(parameter, DTensor) for parameter in self.parameters)
         self._spread = sharded or mesh.tp.size > 1 or mesh.pp.size > 1
         whole = []
-        for name, parameter in model.named_parameters():
-            if placement(model.shape, name).tp_dim is None:
+        for shape, name, parameter in named:
+            if placement(shape, name).tp_dim is None:
                 whole.append(parameter)
-            same = copies(model.shape, name, mesh) // (mesh.shard.size if isinstance(parameter, DTensor) else 1)
+            if parameter is self._tied.copy:
+                continue
+            same = copies(shape, name, mesh) // (mesh.shard.size if isinstance(parameter, DTensor) else 1)
             self._copies[same if self._spread else 1].append(parameter)
-        if model.region.sequence_parallel:
+        if stages[0].region.sequence_parallel:
             self._sums.append((mesh.tp, 1.0, whole))
         if not averaged and mesh.batch.size > 1:
             self._sums.append((mesh.batch, 1 / mesh.batch.size, self.parameters))
 
     @torch.no_grad()
     def reduce(self) -> None:
-        """Sum over tp what each rank has of its own tokens only, average over the batch."""
+        """Sum over tp what each rank has of its own tokens only, average over the batch, sum what is tied."""
         for axis, scale, parameters in self._sums:
-            sum_in_buckets([_local(parameter.grad) for parameter in parameters], axis, scale)
+            sum_in_buckets([local_gradient(parameter) for parameter in parameters], axis, scale)
+        self._tied.sum()
 
     @torch.no_grad()
     def clip(self) -> Tensor:
@@ -57,16 +66,21 @@ class Gradients:
         for the device.
         """
         squares = [
-            torch.nn.utils.get_total_norm([_local(parameter.grad) for parameter in parameters]).square() / same
+            square_sum([local_gradient(parameter) for parameter in parameters]) / same
             for same, parameters in self._copies.items()
         ]
-        squared = torch.stack(squares).sum()
+        squared = torch.stack(squares).sum().float()
         if self._spread:
             dist.all_reduce(squared)
         norm = squared.sqrt()
-        gradients = [_local(parameter.grad) for parameter in self.parameters]
+        gradients = [local_gradient(parameter) for parameter in self.parameters]
         torch._foreach_mul_(gradients, (MAX_GRAD_NORM / (norm + 1e-6)).clamp(max=1.0))
         return norm
+
+
+def square_sum(gradients: list[Tensor]) -> Tensor:
+    """The sum of all squares, in double precision: in single, a large matrix alone loses the fifth digit."""
+    return torch.stack(torch._foreach_norm(gradients, 2, torch.float64)).square().sum()
 
 
 def sum_in_buckets(gradients: list[Tensor], axis: Axis, scale: float) -> None:
@@ -80,9 +94,9 @@ def sum_in_buckets(gradients: list[Tensor], axis: Axis, scale: float) -> None:
             gradient.copy_(piece.view_as(gradient))
 
 
-def buckets(tensors: Iterable[Tensor], limit_bytes: int) -> Iterable[list[Tensor]]:
+def buckets(tensors: Iterable[T], limit_bytes: int) -> Iterable[list[T]]:
     """Consecutive tensors until a bucket has reached its limit, the last one included."""
-    bucket: list[Tensor] = []
+    bucket: list[T] = []
     filled = 0
     for tensor in tensors:
         bucket.append(tensor)
@@ -92,8 +106,3 @@ def buckets(tensors: Iterable[Tensor], limit_bytes: int) -> Iterable[list[Tensor
             bucket, filled = [], 0
     if bucket:
         yield bucket
-
-
-def _local(gradient: Tensor | None) -> Tensor:
-    assert gradient is not None, "every parameter takes part in every step"
-    return gradient.to_local() if isinstance(gradient, DTensor) else gradient

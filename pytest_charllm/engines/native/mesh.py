@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from pytest_charllm.scenario import Layout, Sharding
+from pytest_charllm.scenario.stages import place_of
 
 RankSets = tuple[tuple[int, ...], ...]
 
@@ -39,6 +40,7 @@ class Axis:
 class Mesh:
     """Every axis of one rank. `batch` averages dense gradients (dp and cp together), `expert_batch` those of experts;
     `shard` and `replicate` split `batch` for fsdp and hsdp, `expert_shard` is `expert_batch` where experts are sharded.
+    `ends` are the ranks of the first and the last pipeline stage, where these have copies of the same weights.
     """
 
     tp: Axis = Axis()
@@ -50,6 +52,7 @@ class Mesh:
     expert_batch: Axis = Axis()
     shard: Axis = Axis()
     replicate: Axis = Axis()
+    ends: Axis = Axis()
     labels: dict[str, str] = field(default_factory=dict)
     """Group name -> the axis under which its collectives are counted."""
 
@@ -69,12 +72,12 @@ class Mesh:
 ALONE = Mesh()
 """One process that holds everything."""
 
-_COUNTED_AS = {"batch": "dp", "expert_batch": "dp", "shard": "dp", "replicate": "dp"}
+_COUNTED_AS = {"batch": "dp", "expert_batch": "dp", "shard": "dp", "replicate": "dp", "ends": "pp"}
 
 
-def build_mesh(layout: Layout, rank: int) -> Mesh:
-    """This rank's mesh. Collective: every rank of the world calls it, with a process group standing where there is
-    more than one."""
+def build_mesh(layout: Layout, rank: int, tied: bool = False) -> Mesh:
+    """This rank's mesh; `tied`: of a model whose first and last stage share weights. Collective: every rank of the
+    world calls it, with a process group standing where there is more than one."""
     sharded = layout.sharding in (Sharding.FSDP, Sharding.HSDP)
     if layout.world == 1 and not sharded:
         return ALONE
@@ -82,11 +85,14 @@ def build_mesh(layout: Layout, rank: int) -> Mesh:
     axes: dict[str, Axis] = {}
     labels: dict[str, str] = {}
     for name, sets in rank_sets(layout).items():
+        if name == "ends" and not tied:
+            continue
         label = _COUNTED_AS.get(name, name)
         wanted = len(sets[0]) > 1 or (sharded and name in ("shard", "expert_batch"))
         # Axes with the same sets share a group, where their traffic is counted alike.
         if wanted and (label, sets) not in made:
-            made[label, sets], _ = dist.new_subgroups_by_enumeration([list(ranks) for ranks in sets])
+            talking = [list(ranks) for ranks in sets if len(ranks) == len(sets[0])]
+            made[label, sets], _ = dist.new_subgroups_by_enumeration(talking)
         ranks = next(each for each in sets if rank in each)
         group = made.get((label, sets))
         axes[name] = Axis(size=len(ranks), rank=ranks.index(rank), ranks=ranks, group=group)
@@ -99,6 +105,7 @@ def rank_sets(layout: Layout) -> dict[str, RankSets]:
     """Axis of `Mesh` -> the sets of ranks that talk along it; every rank is in one set of each axis."""
     tp, cp, dp, ep, world = layout.tp, layout.cp, layout.dp, layout.ep, layout.world
     shards = dp * cp // layout.replicas
+    last_place = place_of(layout, layout.stages - 1)
 
     def sets(group_of: Callable[[int], tuple[int, ...]]) -> RankSets:
         groups: dict[tuple[int, ...], list[int]] = {}
@@ -118,6 +125,9 @@ def rank_sets(layout: Layout) -> dict[str, RankSets]:
         at_tp, at_cp, at_dp, at_pp = coordinates(rank)
         return (at_tp, at_pp), at_dp * cp + at_cp
 
+    def first_if_last(at_pp: int) -> int:
+        return 0 if at_pp == last_place else at_pp
+
     def place(rank: int, *extra: int) -> tuple[int, ...]:
         return (*in_batch(rank)[0], *extra)
 
@@ -131,4 +141,5 @@ def rank_sets(layout: Layout) -> dict[str, RankSets]:
         "expert_batch": sets(lambda rank: place(rank, coordinates(rank)[2] % ep)),
         "shard": sets(lambda rank: place(rank, in_batch(rank)[1] // shards)),
         "replicate": sets(lambda rank: place(rank, in_batch(rank)[1] % shards)),
+        "ends": sets(lambda rank: (*coordinates(rank)[:3], first_if_last(coordinates(rank)[3]))),
     }

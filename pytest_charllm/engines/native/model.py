@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pytest_charllm.engines.native.attention import attend
+from pytest_charllm.engines.native.context import Context
 from pytest_charllm.engines.native.loss import cross_entropy
 from pytest_charllm.engines.native.mesh import ALONE, Mesh
 from pytest_charllm.engines.native.recompute import saving_products
 from pytest_charllm.engines.native.tensor import Region
 from pytest_charllm.scenario import Recompute
 from pytest_charllm.scenario.models import Family, ModelShape
+from pytest_charllm.scenario.stages import Stage
 
 _NORM_EPS = 1e-5
 
@@ -29,42 +29,42 @@ Loss = Callable[[Tensor, Tensor, Region], Tensor]
 """(logits (tokens, this rank's part of the vocabulary), targets (batch, seq), region) -> mean loss over the tokens."""
 
 
-@dataclass(frozen=True)
-class Stage:
-    """Consecutive layers of the model. The first stage has the embedding too, the last one norm and head."""
-
-    layers: range
-    first: bool = True
-    last: bool = True
-
-
 class Decoder(nn.Module):
     """One stage. Token ids (batch, seq), or what the stage before returned -> what the next one needs.
 
     The last stage returns the loss where it is given `targets` (batch, seq), else logits (tokens, vocabulary), in the
     compute precision. Rotary models need `fill_rotary` first. The table is no buffer: DDP would broadcast it in every
-    step. `autocast`: compute in this precision over weights in fp32.
+    step. `autocast`: compute in this precision over weights in fp32. `seq`: tokens of a sequence on this rank, needed
+    where the stage is not the first.
     """
 
     rotary: Tensor | None = None
     autocast: torch.dtype | None = None
+    seq: int | None = None
 
     def __init__(
-        self, shape: ModelShape, mesh: Mesh = ALONE, stage: Stage | None = None, sequence_parallel: bool = True
+        self,
+        shape: ModelShape,
+        mesh: Mesh = ALONE,
+        stage: Stage | None = None,
+        sequence_parallel: bool = True,
+        ring: bool = False,
     ) -> None:
         super().__init__()
         self.shape = shape
         self.stage = stage if stage is not None else Stage(range(shape.layers))
         self.region = Region(mesh.tp, sequence_parallel)
-        self.context = mesh.cp
+        self.context = Context(mesh.cp, ring)
         self.loss: Loss = cross_entropy
         vocab = shape.vocab // mesh.tp.size
         first, last = self.stage.first, self.stage.last
         self.embed = nn.Embedding(vocab, shape.hidden) if first else None
         self.positions = nn.Embedding(shape.positions, shape.hidden) if first and shape.positions else None
-        self.blocks = nn.ModuleDict({str(layer): Block(shape, mesh, self.region) for layer in self.stage.layers})
+        self.blocks = nn.ModuleDict(
+            {str(layer): Block(shape, mesh, self.region, self.context) for layer in self.stage.layers}
+        )
         self.norm = _norm(shape) if last else None
-        # A tied head that is not on the rank of the embedding is a copy, which `gradients` keeps equal.
+        # A tied head in another stage than the embedding is a copy, which `tied` keeps equal.
         tied_here = shape.tied and first
         self.head = nn.Linear(shape.hidden, vocab, bias=False) if last and not tied_here else None
 
@@ -77,14 +77,13 @@ class Decoder(nn.Module):
         angle = torch.outer(torch.arange(seq, dtype=torch.float64), frequency)
         self.rotary = torch.stack([angle.cos(), angle.sin()]).unsqueeze(2).to(device, torch.float32)
 
-    def forward(self, x: Tensor, targets: Tensor | None = None, seq: int | None = None) -> Tensor:
-        """`seq`: tokens of a sequence on this rank, needed where `x` is no token ids."""
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
         with self._precision(x.device):
-            if self.embed is not None:
-                seq = x.shape[1]
-                x = self._embed(x)
+            seq = self.seq if self.embed is None else x.shape[1]
             assert seq is not None
-            rotary = None if self.rotary is None else self.rotary[:, self._positions(seq)]
+            if self.embed is not None:
+                x = self._embed(x)
+            rotary = None if self.rotary is None else self._own_positions(self.rotary, seq, dim=1)
             for block in self.blocks.values():
                 x = block(x, seq, rotary)
             if self.norm is None:
@@ -110,13 +109,13 @@ class Decoder(nn.Module):
             x = x.to(self.autocast)
         x = self.region.leave(x)
         if self.positions is not None:
-            rows_of = self.positions.weight[self._positions(tokens.shape[1])]
+            rows_of = self._own_positions(self.positions.weight, tokens.shape[1], dim=0)
             x = x + self.region.own(rows_of.repeat(tokens.shape[0], 1)).to(x.dtype)
         return x
 
-    def _positions(self, seq: int) -> slice:
-        """Where this rank's part of every sequence lies in it."""
-        return slice(self.context.rank * seq, (self.context.rank + 1) * seq)
+    def _own_positions(self, table: Tensor, seq: int, dim: int) -> Tensor:
+        """What a table by position says of this rank's `seq` tokens of every sequence."""
+        return self.context.part(table.narrow(dim, 0, seq * self.context.size), dim)
 
     def _precision(self, device: torch.device) -> AbstractContextManager[object]:
         return nullcontext() if self.autocast is None else torch.autocast(device.type, self.autocast)
@@ -127,10 +126,10 @@ class Block(nn.Module):
 
     recompute = Recompute.NONE
 
-    def __init__(self, shape: ModelShape, mesh: Mesh, region: Region) -> None:
+    def __init__(self, shape: ModelShape, mesh: Mesh, region: Region, context: Context) -> None:
         super().__init__()
         self.attn_norm = _norm(shape)
-        self.attn = Attention(shape, mesh, region)
+        self.attn = Attention(shape, region, context)
         self.ffn_norm = _norm(shape)
         self.ffn = Gelu(shape, region) if shape.family is Family.GPT3 else SwiGlu(shape, region)
 
@@ -149,9 +148,9 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    def __init__(self, shape: ModelShape, mesh: Mesh, region: Region) -> None:
+    def __init__(self, shape: ModelShape, region: Region, context: Context) -> None:
         super().__init__()
-        self.region, self.context = region, mesh.cp
+        self.region, self.context = region, context
         self.head_dim = shape.head_dim
         width, kv_width = shape.hidden // region.size, shape.kv_width // region.size
         self.wq = nn.Linear(shape.hidden, width, bias=shape.biases)
@@ -165,7 +164,7 @@ class Attention(nn.Module):
                    for project in (self.wq, self.wk, self.wv))  # fmt: skip
         if rotary is not None:
             q, k = _rotate(q, rotary), _rotate(k, rotary)
-        return self.wo(attend(q, k, v).flatten(2).flatten(0, 1))
+        return self.wo(self.context.attend(q, k, v).flatten(2).flatten(0, 1))
 
 
 class RowParallel(nn.Linear):

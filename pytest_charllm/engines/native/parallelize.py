@@ -12,6 +12,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_charllm.engines.errors import NoCompiler
+from pytest_charllm.engines.native.distributed_optimizer import ShardedUpdate
 from pytest_charllm.engines.native.gradients import Gradients
 from pytest_charllm.engines.native.model import Block, Decoder
 from pytest_charllm.engines.native.update import Update, WholeUpdate
@@ -51,7 +52,10 @@ def parallelize(
     if sharded:
         _shard(model, scenario, world)
     initialize(model, seq, device, seed, generator_device, mesh)
-    wrapped = not sharded and mesh.batch.size > 1
+    if scenario.options.distributed_optimizer:
+        update = ShardedUpdate([model], mesh, scenario.accumulation, overlap=scenario.options.overlap)
+        return Parallel(model, model, update)
+    wrapped = not sharded and mesh.batch.size > 1 and scenario.options.overlap
     update = WholeUpdate(Gradients(model, mesh, averaged=sharded or wrapped))
     return Parallel(model, _replicate(model, world) if wrapped else model, update)
 

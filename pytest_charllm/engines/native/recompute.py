@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
+from pytest_charllm.engines.native import ring
+
 aten = torch.ops.aten
 
 _PRODUCTS = {
@@ -18,6 +20,7 @@ _PRODUCTS = {
     aten._scaled_dot_product_efficient_attention.default,
     aten._scaled_dot_product_flash_attention.default,
     aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.charllm.ring_attention.default,
 }
 
 

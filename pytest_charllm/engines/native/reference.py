@@ -5,8 +5,11 @@ It shares the decoder with the engine, and nothing of what spreads, accumulates,
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
 
 from pytest_charllm.engines.native.data import global_batch
 from pytest_charllm.engines.native.gradients import MAX_GRAD_NORM
@@ -34,8 +37,17 @@ def train_reference(request: RankRequest, shape: ModelShape, seq: int, device: t
             share = F.cross_entropy(logits, rows[:, 1:].flatten(), reduction="sum") / tokens
             share.backward()
             loss += share.item()
-        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM).item())
+        norms.append(_clip([parameter.grad for parameter in model.parameters() if parameter.grad is not None]))
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         losses.append(loss)
     return Reference(losses=tuple(losses), grad_norms=tuple(norms))
+
+
+@torch.no_grad()
+def _clip(gradients: list[Tensor]) -> float:
+    """The global norm before clipping, in double precision."""
+    norm = math.sqrt(sum(gradient.double().square().sum().item() for gradient in gradients))
+    for gradient in gradients:
+        gradient.mul_(min(1.0, MAX_GRAD_NORM / (norm + 1e-6)))
+    return norm

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from pytest_charllm.engines.native import ring
 from pytest_charllm.engines.native.attention import answering_backend
 from pytest_charllm.engines.native.step import Step
 from pytest_charllm.engines.native.world import World
@@ -41,7 +42,10 @@ class Setup:
         began_s = time.perf_counter()
         step = self.make_step(request, self.shape, self.seq, world, generator_device)
         dtype = torch.bfloat16 if scenario.options.precision is Precision.BF16 else torch.float32
-        backend = answering_backend(self.shape, scenario.training.microbatch, self.seq, dtype, world.device)
+        if scenario.layout.ring:
+            backend = ring.kernel(world.device)
+        else:
+            backend = answering_backend(self.shape, scenario.training.microbatch, self.seq, dtype, world.device)
         world.synchronize()
         cuda = world.device.index if world.device.type == "cuda" else None
         report = RankReport(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -59,13 +61,14 @@ def copies(shape: ModelShape, name: str, mesh: Mesh) -> int:
     return batch.size * (mesh.tp.size if tp_dim is None else 1)
 
 
-def count_parameters(model: Decoder, world: World) -> int:
+def count_parameters(stages: Sequence[Decoder], world: World) -> int:
     """Of the full model, from what every rank holds; a copy of a tied head is none."""
-    counted = {name for name, _ in parameter_list(model.shape)}
     held = 0
-    for name, parameter in model.named_parameters():
-        if name in counted:
-            held += parameter.numel() * world.size // copies(model.shape, name, world.mesh)
+    for stage in stages:
+        counted = {name for name, _ in parameter_list(stage.shape)}
+        for name, parameter in stage.named_parameters():
+            if name in counted:
+                held += parameter.numel() * world.size // copies(stage.shape, name, world.mesh)
     return world.total(held) // world.size
 
 

@@ -14,6 +14,7 @@ from pytest_charllm.engines.native.mesh import ALONE, Mesh, build_mesh
 from pytest_charllm.errors import BadInput, DeviceError
 from pytest_charllm.records import RankRequest
 from pytest_charllm.scenario import Sharding
+from pytest_charllm.scenario.models import shape_of
 
 _BEYOND_DEADLINE_S = 60.0
 """The launcher's deadline speaks first, since it can say where every rank hangs; this one only bounds the wait."""
@@ -83,7 +84,7 @@ def join(request: RankRequest) -> World:
             timeout=timedelta(seconds=request.deadline_s + _BEYOND_DEADLINE_S),
             device_id=device if device.type == "cuda" else None,
         )
-    return World(rank=rank, size=size, device=device, mesh=build_mesh(layout, rank))
+    return World(rank=rank, size=size, device=device, mesh=build_mesh(layout, rank, shape_of(request.scenario).tied))
 
 
 _TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))

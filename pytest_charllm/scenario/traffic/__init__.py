@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pytest_charllm.errors import BadInput
 from pytest_charllm.scenario.spec import Scenario
-from pytest_charllm.scenario.traffic import data, tensor
+from pytest_charllm.scenario.traffic import context, data, tensor
 from pytest_charllm.scenario.traffic.calls import FP32, MIB, Call
 
 
@@ -30,12 +30,12 @@ def collectives(scenario: Scenario, bucket_cap_bytes: int = 25 * MIB) -> tuple[P
     `bucket_cap_bytes` is DDP's own default. Raises `BadInput` for a layout that this table does not cover.
     """
     layout = scenario.layout
-    if layout.pp > 1 or layout.cp > 1 or layout.ep > 1:
+    if layout.pp > 1 or layout.ep > 1:
         raise BadInput(f"traffic of {scenario.key} is not predicted")
     if layout.world == 1:
         return ()
-    calls = [*data.calls(scenario, bucket_cap_bytes), *tensor.calls(scenario)]
-    if data.is_sharded(layout) or layout.tp > 1:
+    calls = [*data.calls(scenario, bucket_cap_bytes), *tensor.calls(scenario), *context.calls(scenario)]
+    if data.is_sharded(layout) or layout.tp > 1 or scenario.options.distributed_optimizer:
         calls.append(Call("all-reduce", "world", FP32))
     return _summed(calls)
 

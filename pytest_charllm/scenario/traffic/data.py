@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil, prod
 
 from pytest_charllm.scenario.models import shape_of
+from pytest_charllm.scenario.placement import placement
 from pytest_charllm.scenario.spec import Layout, Scenario, Sharding
 from pytest_charllm.scenario.traffic.calls import FP32, MIB, Call, element_bytes, in_buckets, local_parameters
 
@@ -13,11 +14,15 @@ Rows = list[tuple[str, tuple[int, ...]]]
 _FIRST_BUCKET_BYTES = MIB
 """DDP's first bucket is smaller, so that communication starts early."""
 
+OPTIMIZER_BUCKET_BYTES = 128 * MIB
+
 
 def calls(scenario: Scenario, bucket_cap_bytes: int) -> list[Call]:
     layout = scenario.layout
     if layout.dp * layout.cp == 1:
         return []
+    if scenario.options.distributed_optimizer:
+        return _distributed_optimizer(scenario)
     return _fsdp(scenario) if is_sharded(layout) else _ddp(scenario, bucket_cap_bytes)
 
 
@@ -35,9 +40,34 @@ def _ddp(scenario: Scenario, bucket_cap_bytes: int) -> list[Call]:
 
     Gradients become ready in reverse order of use. With accumulation only the last microbatch reduces. A compiled
     block hands over its gradients in another order, which may shift where a bucket ends, but never their bytes.
+    Without overlap there is no DDP: the same gradients are reduced after the last backward pass.
     """
+    if not scenario.options.overlap:
+        forward = [size for _, size in local_parameters(shape_of(scenario), scenario.layout)]
+        return [Call("all-reduce", "dp", size) for size in in_buckets(forward, bucket_cap_bytes)]
     sizes = [size for _, size in reversed(local_parameters(shape_of(scenario), scenario.layout))]
     return [Call("all-reduce", "dp", size) for size in in_buckets(sizes, bucket_cap_bytes, _FIRST_BUCKET_BYTES)]
+
+
+def _distributed_optimizer(scenario: Scenario) -> list[Call]:
+    """Each bucket's gradients are scattered and its weights gathered, once a step, in fp32, filled up to the ranks.
+    With sequence parallelism the pieces of what every tp rank has whole are summed over tp."""
+    layout, shape = scenario.layout, shape_of(scenario)
+    ranks = layout.dp * layout.cp
+    result, pieces = [], 0
+    for whole in (True, False) if layout.tp > 1 else (None,):
+        sizes = [
+            size
+            for name, size in reversed(local_parameters(shape, layout))
+            if whole in (None, placement(shape, name).tp_dim is None)
+        ]
+        for size in in_buckets(sizes, OPTIMIZER_BUCKET_BYTES):
+            filled = ceil(size / (FP32 * ranks)) * FP32 * ranks
+            result += [Call("reduce-scatter", "dp", filled), Call("all-gather", "dp", filled)]
+            pieces += filled // ranks if whole else 0
+    if pieces and layout.sequence_parallel:
+        result.append(Call("all-reduce", "tp", pieces))
+    return result
 
 
 def _fsdp(scenario: Scenario) -> list[Call]:

@@ -41,7 +41,8 @@ def calls(scenario: Scenario) -> list[Call]:
     else:
         once = [Call("all-reduce", "tp", size)] * (2 * borders + again)
     once += [Call("all-reduce", "tp", FP32 * tokens), Call("all-reduce", "tp", 2 * FP32 * tokens)]
-    return once * scenario.accumulation + (_partial_gradients(shape, layout) if layout.sequence_parallel else [])
+    summed = layout.sequence_parallel and not scenario.options.distributed_optimizer
+    return once * scenario.accumulation + (_partial_gradients(shape, layout) if summed else [])
 
 
 def _partial_gradients(shape: ModelShape, layout: Layout) -> list[Call]:
