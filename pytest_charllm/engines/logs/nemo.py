@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -45,7 +46,7 @@ class NeMo:
         yield Step(
             step=step,
             seconds=told.value if told else None,
-            resolution_s=told.half_unit if told else 0.0,
+            resolution_s=_rounding_s(told.value) if told else 0.0,
             sequences=int(sequences[1]) if sequences else None,
             tokens_per_s=tokens_per_s.value if tokens_per_s else None,
             loss=value.value if value else None,
@@ -67,3 +68,8 @@ class NeMo:
 
     def why_untimed(self) -> str:
         return "its lines carry no train_step_timing" if self._untimed else ""
+
+
+def _rounding_s(seconds: float) -> float:
+    """NeMo prints four significant digits and leaves out zeros at the end."""
+    return 0.5 * 10.0 ** (math.floor(math.log10(seconds)) - 3) if 0 < seconds < math.inf else 0.0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from statistics import median
 
@@ -11,7 +12,7 @@ from msgspec import structs
 from pytest_charllm.engines.logs.deepspeed import DeepSpeed
 from pytest_charllm.engines.logs.huggingface import HuggingFace
 from pytest_charllm.engines.logs.lightning import Lightning
-from pytest_charllm.engines.logs.lines import read_lines
+from pytest_charllm.engines.logs.lines import Line, read_lines
 from pytest_charllm.engines.logs.megatron import Megatron
 from pytest_charllm.engines.logs.nemo import NeMo
 from pytest_charllm.engines.logs.protocol import LogReader, Restart
@@ -41,63 +42,76 @@ def read_log(path: str | Path, reader: str | None = None, *, window: WindowRule 
     output gives one rank's steps. Raises `BadInput` for a reader that does not exist; whatever is wrong with the log
     is a `LogProblem`.
     """
+    return read_logs([Path(path)], reader, window=window)
+
+
+def read_logs(
+    paths: Sequence[Path], reader: str | None = None, *, window: WindowRule = ANY_WINDOW
+) -> LogSteps | LogProblem:
+    """`read_log` of files that are one output together: trainers print metrics to stdout and bars to stderr."""
     if reader is not None and reader not in READERS:
         raise BadInput(f"log reader {reader!r} is not known; {did_you_mean(reader, READERS)}known: {_KNOWN}")
-    log = Path(path)
+    where = ", ".join(map(str, paths))
     try:
-        if not log.is_file():  # a pipe would be waited on
-            return _problem(LogStatus.NO_LOG, log, None, "no such file; check where the trainer writes its log")
-        found = [reader] if reader else list(_recognized(log))
-        if len(found) == 1:
-            return _Reading(log, READERS[found[0]]()).result(window)
-        empty = log.stat().st_size == 0
+        logs = [path for path in paths if path.is_file()]  # a pipe would be waited on
+        if not logs:
+            return _problem(LogStatus.NO_LOG, where, None, "no such file; check where the trainer writes its log")
+        if not any(path.stat().st_size for path in logs):
+            return _problem(LogStatus.NO_LOG, where, None, "is empty; check that the trainer's output goes there")
+        names = [reader] if reader else _recognized(logs)
+        if len(names) == 1:
+            return _Reading(where, logs, READERS[names[0]]()).result(window)
     except OSError as error:
-        return _problem(LogStatus.NO_LOG, log, None, f"cannot be read ({error.strerror}); check its permissions")
-    if empty:
-        return _problem(LogStatus.NO_LOG, log, None, "is empty; check that the trainer's output goes there")
-    if found:
-        text = f"looks like {' and '.join(found)}; name one of them as the reader"
-        return _problem(LogStatus.AMBIGUOUS, log, None, text)
+        return _problem(LogStatus.NO_LOG, where, None, f"cannot be read ({error.strerror}); check its permissions")
+    if names:
+        text = f"looks like {' and '.join(names)}; name one of them as the reader"
+        return _problem(LogStatus.AMBIGUOUS, where, None, text)
     text = f"no reader knows this log (known: {_KNOWN}); name the reader where it is one of them, {_ELSEWISE}"
-    return _problem(LogStatus.UNKNOWN, log, None, text)
+    return _problem(LogStatus.UNKNOWN, where, None, text)
 
 
-def _recognized(log: Path) -> Iterator[str]:
-    """Readers that claim the log, without those whose trainer runs inside another one's that claims it too."""
-    head: list[str] = []
+def _recognized(logs: Sequence[Path]) -> list[str]:
+    """Readers that claim the logs, without those whose trainer runs inside another one's that claims them too."""
+    head = "\n".join(_head(log) for log in logs)
+    claims = [name for name, reader in READERS.items() if reader.matches(head)]
+    return [name for name in claims if READERS[name].yields_to.isdisjoint(claims)]
+
+
+def _head(log: Path) -> str:
+    texts: list[str] = []
     characters = 0
     for line in read_lines(log):
-        head.append(line.text)
+        texts.append(line.text)
         characters += len(line.text)
         if characters > _HEAD_CHARACTERS:
             break
-    text = "\n".join(head)
-    claims = [name for name, reader in READERS.items() if reader.matches(text)]
-    yield from (name for name in claims if READERS[name].yields_to.isdisjoint(claims))
+    return "\n".join(texts)
 
 
-def _problem(status: LogStatus, log: Path, reader: LogReader | None, text: str) -> LogProblem:
-    where = f"{log}: {reader.title}: " if reader else f"{log}: "
-    return LogProblem(status=status, path=str(log), reader=reader.name if reader else None, message=where + text)
+def _problem(status: LogStatus, where: str, reader: LogReader | None, text: str) -> LogProblem:
+    name, title = (reader.name, f"{reader.title}: ") if reader else (None, "")
+    return LogProblem(status=status, path=where, reader=name, message=f"{where}: {title}{text}")
 
 
 class _Reading:
-    """One pass over one log."""
+    """One pass over one output."""
 
-    def __init__(self, log: Path, reader: LogReader) -> None:
-        self.log, self.reader = log, reader
+    def __init__(self, where: str, logs: Sequence[Path], reader: LogReader) -> None:
+        self.where, self.reader = where, reader
         self.torn_end = False
         self.ranks: dict[int | None, Series] = {}
-        for line in read_lines(log):
+        for line in chain.from_iterable(map(read_lines, logs)):
             self.torn_end = not line.whole
-            if self.torn_end:
-                continue
-            for event in reader.events(line.text):
-                if isinstance(event, Restart) and event.everywhere:
-                    for series in self.ranks.values():
-                        series.add(event)
-                else:
-                    self.ranks.setdefault(line.rank, Series()).add(event)
+            if line.whole:
+                self._take(line)
+
+    def _take(self, line: Line) -> None:
+        for event in self.reader.events(line.text):
+            if isinstance(event, Restart) and event.everywhere:
+                for series in self.ranks.values():
+                    series.add(event)
+            else:
+                self.ranks.setdefault(line.rank, Series()).add(event)
 
     def result(self, window: WindowRule) -> LogSteps | LogProblem:
         rank, series = self._chosen()
@@ -114,7 +128,9 @@ class _Reading:
             return self._problem(LogStatus.NO_STEPS, text)
         ended = warmup_of(window, series.spans, series.step_s)
         if ended is None:
-            text = f"{sum(series.spans)} steps in {len(series.steps)} lines, and warm-up is not over; train for longer"
+            rule = f"{window.warmup_steps} steps, {window.warmup_seconds:g} s, steady within {window.steady_ratio:.0%}"
+            text = f"warm-up ({rule}) is not over after {sum(series.spans)} steps in {len(series.steps)} lines"
+            text += "; train for longer"
             return self._problem(LogStatus.INCOMPLETE, text)
         first, warmup = ended
         steps, seconds = sum(series.spans[first:]), sum(map(_product, series.spans[first:], series.step_s[first:]))
@@ -131,7 +147,7 @@ class _Reading:
         return max(self.ranks.items(), key=lambda item: (len(item[1].steps), item[0] is None, -(item[0] or 0)))
 
     def _problem(self, status: LogStatus, text: str) -> LogProblem:
-        return _problem(status, self.log, self.reader, text)
+        return _problem(status, self.where, self.reader, text)
 
     def _steps(self, rank: int | None, series: Series, first: int, warmup: Warmup) -> LogSteps:
         if series.other_sequences is None:
@@ -140,7 +156,7 @@ class _Reading:
             tokens, why = None, f"the batch grows from {series.other_sequences} to {series.sequences} sequences"
         tokens_per_s = tuple(series.tokens_per_s[first:]) if len(series.tokens_per_s) == len(series.steps) else ()
         return LogSteps(
-            path=str(self.log),
+            path=self.where,
             reader=self.reader.name,
             steps=tuple(series.steps[first:]),
             spans=tuple(series.spans[first:]),

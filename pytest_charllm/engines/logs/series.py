@@ -90,11 +90,11 @@ class Series:
         if not self._goes_on(event):
             return
         before = self._since
-        if before is None or before.since != event.since:
+        if before is None or before.since != event.since or event.seconds <= before.seconds:
             self._since, self._timed = event, event.step
             return
         seconds, rounding_s = event.seconds - before.seconds, event.resolution_s + before.resolution_s
-        if seconds > 0 and rounding_s <= RESOLVED * seconds:
+        if rounding_s <= RESOLVED * seconds:
             span = event.step - before.step
             self._since = event
             self._entry(event.step, span, seconds / span, rounding_s / span, None)
