@@ -37,12 +37,12 @@ ENGINES: dict[str, Engine] = {
     for engine in (
         Engine(
             name="native",
-            axes=frozenset({"dp", "tp"}),
+            axes=frozenset({"dp", "tp", "cp"}),
             shardings=frozenset({Sharding.NONE, Sharding.FSDP, Sharding.HSDP}),
             families=frozenset({Family.GPT3, Family.LLAMA}),
             recompute=frozenset(Recompute),
             precisions=frozenset({Precision.BF16, Precision.FP32}),
-            switches=frozenset({"gathered", "sequence_parallel", "overlap", "distributed_optimizer"}),
+            switches=frozenset({"gathered", "sequence_parallel", "overlap", "distributed_optimizer", "ring"}),
         ),
     )
 }

@@ -11,7 +11,7 @@ from pytest_charllm.scenario.capabilities import unsupported
 from pytest_charllm.scenario.layout import format_layout
 from pytest_charllm.scenario.memory import need
 from pytest_charllm.scenario.models import sequence, shape_of
-from pytest_charllm.scenario.spec import Scenario, Script, Sharding
+from pytest_charllm.scenario.spec import Precision, Scenario, Script, Sharding
 
 MEMORY_MARGIN = 1.1
 """The estimate may exceed the catalogue's capacity by this factor before it refuses: it errs by up to 10 %."""
@@ -109,6 +109,33 @@ def context(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken 
     return None
 
 
+def ulysses(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
+    """Every rank of an attention that exchanges sequence for heads has whole heads of each kind."""
+    layout, shape = scenario.layout, shape_of(scenario)
+    if layout.cp == 1 or layout.ring:
+        return None
+    for heads, kind in ((shape.heads, "heads"), (shape.kv_heads, "key-value heads")):
+        if heads % (layout.tp * layout.cp):
+            return Broken("cp", f"{heads} {kind} do not divide by tp{layout.tp} x cp{layout.cp}, which Ulysses needs")
+    return None
+
+
+def ring(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
+    """Ring attention runs flash kernels of a GPU, which do no fp32, and gives every rank two pieces of a sequence."""
+    layout, seq = scenario.layout, sequence(scenario)
+    if not layout.ring:
+        return None
+    if layout.cp == 1:
+        return Broken("ring", "nothing to go around, cp is 1")
+    if hardware.vendor == "cpu":
+        return Broken("ring", "ring attention needs a GPU; without +ring heads are exchanged (Ulysses), also on a CPU")
+    if scenario.options.precision is Precision.FP32:
+        return Broken("ring", "ring attention runs flash kernels, which do not compute in fp32")
+    if seq % (2 * layout.cp):
+        return Broken("ring", f"{seq} tokens do not divide into 2 x cp{layout.cp} pieces")
+    return None
+
+
 def experts(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
     """Expert parallelism partitions the data-parallel ranks, and every rank has whole experts."""
     layout, shape = scenario.layout, shape_of(scenario)
@@ -166,7 +193,7 @@ def memory(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken |
 
 
 RULES: tuple[Rule, ...] = (
-    numbers, world, tensor_parallel, pipeline, context, experts, sharding, batch, engine, memory,
+    numbers, world, tensor_parallel, pipeline, context, ulysses, ring, experts, sharding, batch, engine, memory,
 )  # fmt: skip
 """In the order in which they are asked: `numbers` guards the divisions, `memory` relies on all before it."""
 

@@ -6,6 +6,7 @@ the exact count that torch's ``FlopCounterMode`` gives for the matrix products o
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import cache
 from math import prod
 
@@ -60,8 +61,19 @@ def hardware_flops_per_step(scenario: Scenario) -> int:
         last = "ffn.fc2" if "ffn.fc2" in products else "ffn.w2"
         linear += 2 * shape.layers * (sum(products.values()) - products[last])
         attention += _ATTENTION_FORWARD
-    one_attention_product = 2 * sequence(scenario) * shape.heads * shape.head_dim
-    return tokens_per_step(scenario) * (linear + attention * shape.layers * one_attention_product)
+    one_attention_product = 2 * _keys_per_query(scenario) * shape.heads * shape.head_dim
+    return round(tokens_per_step(scenario) * (linear + attention * shape.layers * one_attention_product))
+
+
+def _keys_per_query(scenario: Scenario) -> Fraction:
+    """On the average over a sequence. A kernel is counted with all the keys it is given, masked or not.
+
+    In a ring of n ranks a query is in one of 2n pieces of the sequence. A rank sees with both of its pieces both of
+    its own, and of every other rank half as many products as that: 2 + (n - 1) of 2n pieces on the average.
+    """
+    layout = scenario.layout
+    share = Fraction(layout.cp + 1, 2 * layout.cp) if layout.ring else Fraction(1)
+    return share * sequence(scenario)
 
 
 @cache
