@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pytest_charllm.judge.chances import Spread
 from pytest_charllm.judge.noise import estimate, family, launches_alone, median_variance, robust_sigma
 from pytest_charllm.judge.reference import Recorded, Reference, recorded_runs, reference_of, scaled_runs
-from pytest_charllm.judge.tolerances import BUSY, ENOUGH_SAMPLES, NOISE_FACTOR, Match, Tolerance
+from pytest_charllm.judge.tolerances import BUSY, ENOUGH_SAMPLES, Match, Tolerance, noise_factor
 from pytest_charllm.judge.wording import amount, moved, name, width
 from pytest_charllm.judge.yardstick import Call, Yardstick
 from pytest_charllm.records import METRICS, Baseline, Better, Measurement, Noise, why_missing
@@ -24,7 +24,7 @@ class Question:
     """
 
     budget: int
-    factor: float = NOISE_FACTOR
+    factor: float = noise_factor()
     siblings: Mapping[str, Noise] = field(default_factory=dict)
     pooled: bool = True
 
@@ -133,7 +133,7 @@ def siblings_of(baselines: Iterable[Baseline], rules: Mapping[str, Tolerance]) -
     )
 
 
-def one_run(metric: str, rule: Tolerance, others: Sequence[float], factor: float) -> Yardstick:
+def one_run(metric: str, rule: Tolerance, others: Sequence[float], factor: float = noise_factor()) -> Yardstick:
     """For one launch held against others of its own run: only the launch differs, nothing is assumed."""
     kind, level = METRICS[metric], statistics.median(others)
     noise = launches_alone([value / level if kind.relative else value for value in others], None)

@@ -11,7 +11,7 @@ from pytest_charllm.judge.findings import judge_findings, record_findings, therm
 from pytest_charllm.judge.metric import Outcome, Question, judge_metric, judge_power, judge_wall
 from pytest_charllm.judge.noise import estimate
 from pytest_charllm.judge.reference import Recorded, scaled_runs, start_temperatures
-from pytest_charllm.judge.tolerances import CPU, CPU_REQUIRED, NOISE_FACTOR, noise_factor, rules_for
+from pytest_charllm.judge.tolerances import CPU, CPU_FACTOR, CPU_REQUIRED, noise_factor, rules_for
 from pytest_charllm.judge.verdicts import green, listed, metric_verdict, red, undecided, without_baseline
 from pytest_charllm.judge.wording import name
 from pytest_charllm.judge.yardstick import Call
@@ -116,7 +116,7 @@ class Policy:
         self, comparable: Comparable, against: Against, launches: Sequence[Measurement], budget: int
     ) -> list[Outcome]:
         """Every metric of one round in the order of its table. Power is read together with throughput."""
-        factor = NOISE_FACTOR if self.is_cpu else noise_factor(self.checks)
+        factor = CPU_FACTOR if self.is_cpu else noise_factor(self.checks)
         question = Question(budget=budget, factor=factor, siblings=self.siblings, pooled=not self.is_cpu)
         outcomes: dict[str, Outcome] = {}
         for metric, rule in rules_for(comparable.variant, self.tier.name, self.is_cpu).items():

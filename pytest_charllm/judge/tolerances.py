@@ -45,18 +45,16 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
     informational: bool = False
 
 
-NOISE_FACTOR = 3.5
-"""Tolerance in standard deviations of the change that chance alone makes, against a stored baseline.
-
-`benchmarks/judge_simulated.py` shows what comes of it with noise that is itself estimated: see docs/judge.md."""
-ONE_RUN_FACTOR = 3.0
-"""The same between launches of one run, where nothing but the launch differs: one false alarm in 740, two-sided 370."""
+CHECK_ALPHA = 0.001
+"""Chance that a single round of unchanged code breaches by luck. Its confirmation has to breach as well."""
+RUN_ALPHA = 0.1
+"""Chance that any round of a whole run does, however many checks it makes: from 100 of them on this is what counts."""
+CPU_FACTOR = 3.5
+"""On a CPU the tolerance is that many standard deviations of a launch."""
 EARLY_FACTOR = 1.0
 """Standard deviations more that a breach takes before its round is complete (Haybittle 1971, Peto et al. 1976)."""
 CLEARED = 0.01
 """A round ends early as clear once its missing launches would turn it into a breach with at most this chance."""
-RUN_BUDGET = 0.025
-"""Chance a run that any of its single checks breaches by luck alone. Past some 100 checks `noise_factor` holds it."""
 POOLED_FACTOR = 2.0
 """The pooled check is one a run, not one of hundreds: wrong in one run of 44."""
 POOLED_FLOOR = 0.01
@@ -122,13 +120,13 @@ def rules_for(variant: str, tier_name: str, is_cpu: bool) -> dict[str, Tolerance
     return rules | SMOKE if tier_name == "smoke" else rules
 
 
-def noise_factor(checks: int) -> float:
-    """How many standard deviations a tolerance holds when a run makes this many checks (Bonferroni).
+def noise_factor(checks: int = 1) -> float:
+    """k, the standard deviations that a tolerance holds when a run makes this many checks: 3.09 for up to 100 of them.
 
-    Never less than `NOISE_FACTOR`; more where that many independent checks would together breach by luck more often
-    than `RUN_BUDGET` allows.
+    The normal quantile of `CHECK_ALPHA`, or of `RUN_ALPHA` shared evenly among the checks (Bonferroni) where that is
+    less. `benchmarks/judge_simulated.py` shows what comes of it where the noise itself is estimated.
     """
-    return max(NOISE_FACTOR, NormalDist().inv_cdf(1 - RUN_BUDGET / max(1, checks)))
+    return NormalDist().inv_cdf(1 - min(CHECK_ALPHA, RUN_ALPHA / max(1, checks)))
 
 
 def _unmeasured(rule: Tolerance) -> Tolerance:

@@ -4,7 +4,7 @@ A round is looked at after each of its launches (sequential stopping), and ends 
 
 - **Breach.** Beyond `EARLY_FACTOR` more standard deviations than the complete round needs (Haybittle 1971, Peto et al.
   1976). By the union bound, under any dependence of the looks, unchanged code then breaches with at most
-  ``p(k) + sum of p(k + EARLY_FACTOR)`` over the early looks: 2.3e-4 + 2 x 3.4e-6 for three launches at k = 3.5.
+  ``p(k) + sum of p(k + EARLY_FACTOR)`` over the early looks: 1e-3 + 2 x 2.2e-5 for three launches at k = 3.09.
 - **Clear.** So far within the tolerance that the missing launches would carry it beyond with a chance of `CLEARED` at
   most, were it to stay where it is (stochastic curtailment, Lan, Simon and Halperin 1982). That cannot add a false
   alarm; it may miss what the complete round would have called in as many cases.

@@ -25,7 +25,7 @@ def test_unchanged_passes_and_states_its_power(make: SimpleNamespace) -> None:
     """A pass that does not say what it would have seen claims too much."""
     judgement = make.decide([[make.gpu({"throughput": 64256.0})] * 3], make.baseline([make.gpu()] * 3))
     assert judgement.verdict is PASS
-    assert judgement.because == "throughput +0.4 % (tolerance 3.0 %, would have seen 4.2 %)"
+    assert judgement.because == "throughput +0.4 % (tolerance 2.6 %, would have seen 3.9 %)"
     assert make.row(judgement, "throughput").reason == "noise provisional: 1 of 8 runs on record"
     assert judgement.launches == 3
     assert not judgement.confirmed
@@ -79,7 +79,7 @@ def test_confirmed_breach_is_a_regression_with_both_rounds(make: SimpleNamespace
     assert judgement.verdict is RED
     assert judgement.confirmed
     assert judgement.launches == 6
-    assert judgement.because == "throughput -6.1 % (tolerance 3.0 %), confirmed -5.9 %"
+    assert judgement.because == "throughput -6.1 % (tolerance 2.6 %), confirmed -5.9 %"
 
 
 def test_breach_that_does_not_repeat_passes_and_is_told(make: SimpleNamespace) -> None:
@@ -146,7 +146,7 @@ def test_improvement_needs_no_confirmation(make: SimpleNamespace) -> None:
     """It passes, and asks for a fresh baseline so that the gain is held."""
     judgement = make.decide([[make.gpu({"throughput": 66000.0})] * 3], make.baseline([make.gpu()] * 3))
     assert judgement.verdict is BETTER
-    assert judgement.because.startswith("throughput +3.1 % (tolerance 3.0 %): better than on record")
+    assert judgement.because.startswith("throughput +3.1 % (tolerance 2.6 %): better than on record")
 
 
 def test_worst_metric_is_told_first(make: SimpleNamespace) -> None:

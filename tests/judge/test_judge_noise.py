@@ -166,9 +166,9 @@ def test_without_noise_the_tolerance_is_what_is_seen() -> None:
 
 
 def test_a_long_run_makes_each_check_stricter() -> None:
-    """A thousand checks a night at one false breach in four thousand would be red every fourth night by luck."""
-    assert noise_factor(1) == noise_factor(100) == 3.5
-    assert 3.5 < noise_factor(200) < noise_factor(3000) < 4.5
+    """A thousand checks a night at one false breach in a thousand each would breach by luck every night."""
+    assert noise_factor(1) == noise_factor(100) == pytest.approx(3.09, abs=0.001)
+    assert 3.2 < noise_factor(200) < noise_factor(3000) < 4.5
 
 
 def test_agreement_is_the_coefficient_of_variation(make: SimpleNamespace) -> None:
