@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from pytest_charllm.scenario.layout import SCHEDULES
 from pytest_charllm.scenario.models import Family, shape
 from pytest_charllm.scenario.spec import (
     SCRIPT_ENGINE,
@@ -37,12 +38,15 @@ ENGINES: dict[str, Engine] = {
     for engine in (
         Engine(
             name="native",
-            axes=frozenset({"dp", "tp", "cp"}),
+            axes=frozenset({"dp", "tp", "cp", "pp"}),
             shardings=frozenset({Sharding.NONE, Sharding.FSDP, Sharding.HSDP}),
             families=frozenset({Family.GPT3, Family.LLAMA}),
             recompute=frozenset(Recompute),
             precisions=frozenset({Precision.BF16, Precision.FP32}),
-            switches=frozenset({"gathered", "sequence_parallel", "overlap", "distributed_optimizer", "ring"}),
+            schedules=frozenset(SCHEDULES),
+            switches=frozenset(
+                {"gathered", "sequence_parallel", "overlap", "distributed_optimizer", "ring", "virtual_stages"}
+            ),
         ),
     )
 }

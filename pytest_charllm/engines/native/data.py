@@ -44,5 +44,9 @@ class Batches:
 
     def microbatch(self, step: int, number: int) -> tuple[Tensor, Tensor]:
         """(inputs, targets), each (microbatch, seq / cp), of the `number`-th microbatch of a step."""
-        step %= DISTINCT_STEPS
-        return self._inputs[step, number], self._targets[step, number]
+        inputs, targets = self.step(step)
+        return inputs[number], targets[number]
+
+    def step(self, step: int) -> tuple[Tensor, Tensor]:
+        """(inputs, targets), each (microbatches, microbatch, seq / cp)."""
+        return self._inputs[step % DISTINCT_STEPS], self._targets[step % DISTINCT_STEPS]

@@ -7,8 +7,7 @@ import torch
 from pytest_charllm.engines.errors import OutOfMemory
 from pytest_charllm.engines.native import diagnostic, timed
 from pytest_charllm.engines.native.attention import preferred_backends
-from pytest_charllm.engines.native.setup import MakeStep, Setup
-from pytest_charllm.engines.native.step import Step
+from pytest_charllm.engines.native.setup import MakeStep, Setup, build_step
 from pytest_charllm.engines.native.world import join
 from pytest_charllm.engines.progress import Progress
 from pytest_charllm.errors import BadInput
@@ -17,7 +16,7 @@ from pytest_charllm.scenario.capabilities import unsupported
 from pytest_charllm.scenario.models import sequence, shape_of
 
 
-def run(request: RankRequest, progress: Progress, import_s: float, make_step: MakeStep = Step) -> RankReport:
+def run(request: RankRequest, progress: Progress, import_s: float, make_step: MakeStep = build_step) -> RankReport:
     """See `engines.native.run`. `make_step` builds the model in training of another engine."""
     scenario = request.scenario
     if reason := unsupported(scenario):

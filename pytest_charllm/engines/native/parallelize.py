@@ -20,13 +20,17 @@ from pytest_charllm.engines.native.weights import initialize
 from pytest_charllm.engines.native.world import World
 from pytest_charllm.scenario import Precision, Scenario, Sharding
 from pytest_charllm.scenario.models import ModelShape
+from pytest_charllm.scenario.stages import Stage, held_stages
 
 
 @dataclass(frozen=True)
 class Parallel:
-    """One stage as this rank trains it. `module` is `decoder`, or the wrapper that reduces its gradients."""
+    """The model as far as this rank trains it: its pipeline stages in the order of the model, or all of it as one.
 
-    decoder: Decoder
+    `module` is the first of them, or the wrapper that reduces its gradients; there is none around stages of a pipeline.
+    """
+
+    stages: tuple[Decoder, ...]
     module: nn.Module
     update: Update
 
@@ -39,25 +43,37 @@ def parallelize(
     FSDP computes in bf16 by its own mixed-precision policy. Everything else keeps fp32 weights under autocast, and a
     single rank gets no wrapper at all. Raises `NoCompiler`.
     """
-    layout, mesh, device = scenario.layout, world.mesh, world.device
+    layout, mesh = scenario.layout, world.mesh
+    sharded = layout.sharding in (Sharding.FSDP, Sharding.HSDP)
+    stages = tuple(
+        _build(scenario, shape, stage, seq, world) for stage in held_stages(layout, shape.layers, world.rank)
+    )
+    for stage in stages:
+        initialize(stage, seq, world.device, seed, generator_device, mesh)
+    if scenario.options.distributed_optimizer:
+        update = ShardedUpdate(stages, mesh, scenario.accumulation, overlap=scenario.options.overlap)
+        return Parallel(stages, stages[0], update)
+    wrapped = not sharded and mesh.batch.size > 1 and scenario.options.overlap and layout.pp == 1
+    update = WholeUpdate(Gradients(stages, mesh, averaged=sharded or wrapped))
+    return Parallel(stages, _replicate(stages[0], world) if wrapped else stages[0], update)
+
+
+def _build(scenario: Scenario, shape: ModelShape, stage: Stage, seq: int, world: World) -> Decoder:
+    """One stage, still without memory."""
+    layout, options = scenario.layout, scenario.options
     sharded = layout.sharding in (Sharding.FSDP, Sharding.HSDP)
     with torch.device("meta"):
-        model = Decoder(shape, mesh, sequence_parallel=layout.sequence_parallel)
+        model = Decoder(shape, world.mesh, stage, layout.sequence_parallel, layout.ring)
+    model.seq = seq // layout.cp
     for block in _blocks(model):
-        block.recompute = scenario.options.recompute
-    if scenario.options.compile:
-        _compile(model, device)
-    if scenario.options.precision is Precision.BF16 and not sharded:
+        block.recompute = options.recompute
+    if options.compile:
+        _compile(model, world.device)
+    if options.precision is Precision.BF16 and not sharded:
         model.autocast = torch.bfloat16
     if sharded:
         _shard(model, scenario, world)
-    initialize(model, seq, device, seed, generator_device, mesh)
-    if scenario.options.distributed_optimizer:
-        update = ShardedUpdate([model], mesh, scenario.accumulation, overlap=scenario.options.overlap)
-        return Parallel(model, model, update)
-    wrapped = not sharded and mesh.batch.size > 1 and scenario.options.overlap
-    update = WholeUpdate(Gradients(model, mesh, averaged=sharded or wrapped))
-    return Parallel(model, _replicate(model, world) if wrapped else model, update)
+    return model
 
 
 def _blocks(model: Decoder) -> list[Block]:
@@ -82,8 +98,10 @@ def _shard(model: Decoder, scenario: Scenario, world: World) -> None:
     policy = (
         MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if bf16 else MixedPrecisionPolicy()
     )
+    # A pipeline runs its microbatches in between each other: weights stay gathered from its first pass to its last.
+    freed = not scenario.layout.gathered and scenario.layout.pp == 1
     for block in _blocks(model):
-        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=not scenario.layout.gathered)
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=freed)
     # The root holds embedding, last norm and head: used last and first, so it stays gathered for the backward pass.
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
 

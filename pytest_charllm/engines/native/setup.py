@@ -13,6 +13,7 @@ import torch
 
 from pytest_charllm.engines.native import ring
 from pytest_charllm.engines.native.attention import answering_backend
+from pytest_charllm.engines.native.pipeline_step import PipelineStep
 from pytest_charllm.engines.native.step import Step
 from pytest_charllm.engines.native.world import World
 from pytest_charllm.engines.surroundings import rank_device, software
@@ -25,6 +26,14 @@ MakeStep = Callable[[RankRequest, ModelShape, int, World, torch.device], Trainin
 """(request, shape, tokens of a sequence, world, device of the weights' generator) -> the model in training."""
 
 
+def build_step(
+    request: RankRequest, shape: ModelShape, seq: int, world: World, generator_device: torch.device
+) -> TrainingStep:
+    """The native engine's own `MakeStep`."""
+    kind = PipelineStep if request.scenario.layout.pp > 1 else Step
+    return kind(request, shape, seq, world, generator_device)
+
+
 @dataclass(frozen=True)
 class Setup:
     """One request on one rank. `seq` in tokens; `import_s`: how long importing torch took."""
@@ -34,7 +43,7 @@ class Setup:
     shape: ModelShape
     seq: int
     import_s: float
-    make_step: MakeStep = Step
+    make_step: MakeStep = build_step
 
     def build(self, generator_device: torch.device) -> tuple[TrainingStep, RankReport]:
         """The model in training, and a report that says all but what the pass itself will measure."""

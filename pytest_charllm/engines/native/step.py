@@ -33,7 +33,7 @@ class Step:
         self.model, self.update = parallel.module, parallel.update
         self.batches = Batches(scenario, shape.vocab, seq, request.seed, world)
         self.accumulation = scenario.accumulation
-        self.parameter_count = count_parameters(parallel.decoder, world)
+        self.parameter_count = count_parameters(parallel.stages, world)
         self._labels = world.mesh.labels
 
     def __call__(self, index: int, poison: bool = False) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,89 @@
+"""Pipeline stages: which layers each one has, and which rank has which of them.
+
+| schedule | stages of the r-th of pp ranks |
+|---|---|
+| gpipe, 1f1b | r |
+| interleaved-1f1b | r, r + pp, r + 2 pp, ... |
+| zbv, dualpipev | r, 2 pp - 1 - r: the model turns round on the last rank, and ends where it began |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+from pytest_charllm.scenario.models import ModelShape, parameter_list
+from pytest_charllm.scenario.spec import DEFAULT_SCHEDULE, Layout
+
+V_SHAPES = ("zbv", "dualpipev")
+"""Schedules whose first and last stage are on the same rank."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Consecutive layers of the model. The first stage has the embedding too, the last one norm and head."""
+
+    layers: range
+    number: int = 0
+    first: bool = True
+    last: bool = True
+
+    def has(self, name: str) -> bool:
+        """Whether a parameter of `parameter_list` is among this stage's."""
+        where, _, rest = name.partition(".")
+        if where == "blocks":
+            return int(rest.partition(".")[0]) in self.layers
+        return self.last if where in ("norm", "head") else self.first
+
+
+def schedule_of(layout: Layout) -> str | None:
+    """The schedule by name; None without a pipeline."""
+    return (layout.schedule or DEFAULT_SCHEDULE) if layout.pp > 1 else None
+
+
+def stages(layout: Layout, layers: int) -> tuple[Stage, ...]:
+    """All stages of a model of so many layers, in its order. The layout must pass the rule of feasibility: layers that
+    do not divide are lost."""
+    count = layout.stages
+    depths = layout.stage_layers or (layers // count,) * count
+    ends = list(accumulate(depths))
+    return tuple(
+        Stage(range(end - depth, end), number, first=number == 0, last=number == count - 1)
+        for number, (depth, end) in enumerate(zip(depths, ends, strict=True))
+    )
+
+
+def pipeline_rank(layout: Layout, rank: int) -> int:
+    """A rank's place in the pipeline: tp, cp and dp are numbered faster."""
+    return rank // (layout.tp * layout.cp * layout.dp)
+
+
+def stages_at(layout: Layout, place: int) -> tuple[int, ...]:
+    """Numbers of the stages at a place in the pipeline, in the order of the model."""
+    if layout.schedule in V_SHAPES:
+        return (place, 2 * layout.pp - 1 - place)
+    return tuple(range(place, layout.stages, layout.pp))
+
+
+def place_of(layout: Layout, stage: int) -> int:
+    """Inverse of `stages_at`."""
+    if layout.schedule in V_SHAPES:
+        return min(stage, 2 * layout.pp - 1 - stage)
+    return stage % layout.pp
+
+
+def held_stages(layout: Layout, layers: int, rank: int) -> tuple[Stage, ...]:
+    """The stages of a rank, in the order of the model."""
+    every = stages(layout, layers)
+    return tuple(every[number] for number in stages_at(layout, pipeline_rank(layout, rank)))
+
+
+def held_parameters(shape: ModelShape, held: tuple[Stage, ...]) -> list[tuple[str, tuple[int, ...]]]:
+    """(name, full shape) of what these stages have, stage by stage in order of use; a copy of a tied head is under the
+    name that it has in its stage."""
+    rows = []
+    for stage in held:
+        rows += [(name, size) for name, size in parameter_list(shape) if stage.has(name)]
+        if shape.tied and stage.last and not stage.first:
+            rows.append(("head.weight", (shape.vocab, shape.hidden)))
+    return rows
