@@ -13,9 +13,10 @@ from typing import TypeVar
 import msgspec
 
 from pytest_charllm.devices import host, pci
+from pytest_charllm.devices.open import profile_of
 from pytest_charllm.devices.probe import ComputeProcess, Found
 from pytest_charllm.devices.process import last_line, run_bounded
-from pytest_charllm.devices.visible import VARIABLE, hides_all, visible
+from pytest_charllm.devices.visible import VARIABLE, hides_all, visible, visible_amd
 from pytest_charllm.errors import DeviceError
 from pytest_charllm.hardware.catalogue import match_name
 from pytest_charllm.hardware.machine import Device, Machine
@@ -43,17 +44,29 @@ def find_machine(
     if hides_all(environ):
         return cpu_machine(environ)
     plugged = pci.gpus(pci_root)
+    is_amd = bool(plugged) and all(gpu.vendor == "AMD" for gpu in plugged)
     try:
-        found = _decode(_run((*probe, "machine"), timeout_s), Found)
+        found = _decode(_run((*probe, "machine", "amd" if is_amd else "nvidia"), timeout_s), Found)
     except DeviceError as error:
         raise _unusable(plugged, str(error)) from None
     if found.devices:
-        return _gpu_machine(found, environ)
-    if plugged and all(gpu.vendor != "NVIDIA" for gpu in plugged):
-        raise _unusable(plugged, "only NVIDIA GPUs can be measured so far")
+        devices = visible_amd(found.devices, environ, hip_order=found.hip_order) if is_amd else None
+        if devices == ():
+            return cpu_machine(environ)
+        return _gpu_machine(found, visible(found.devices, environ) if devices is None else devices, environ)
     if plugged or found.unopened or (found.error and not found.absent):
-        raise _unusable(plugged, found.error or "; ".join(found.unopened) or "NVML lists no GPU")
+        listed = "amdsmi lists no GPU" if is_amd else "NVML lists no GPU"
+        raise _unusable(plugged, found.error or "; ".join(found.unopened) or listed)
     return cpu_machine(environ)
+
+
+def simulated_machine(variant: str, gpus: int, *, probe: Sequence[str] = PROBE, timeout_s: float = 20.0) -> Machine:
+    """A node of `gpus` simulated GPUs of this variant, found in the same way as a real one. Training runs on the CPU.
+
+    Raises `BadInput` for a variant without a simulation.
+    """
+    found = _decode(_run((*probe, "machine", f"simulated:{profile_of(variant)}:{gpus}"), timeout_s), Found)
+    return msgspec.structs.replace(_gpu_machine(found, found.devices, {}), simulated=True)
 
 
 def cpu_machine(environ: Mapping[str, str] = os.environ) -> Machine:
@@ -82,8 +95,7 @@ def foreign_processes(
     return [process for process in _decode(answer, list[ComputeProcess]) if not _descends_from_us(process.pid)]
 
 
-def _gpu_machine(found: Found, environ: Mapping[str, str]) -> Machine:
-    devices = visible(found.devices, environ)
+def _gpu_machine(found: Found, devices: tuple[Device, ...], environ: Mapping[str, str]) -> Machine:
     variants = [_variant(device) for device in devices]
     if len(set(variants)) > 1:
         listed = ", ".join(f"{count} x {variant}" for variant, count in sorted(Counter(variants).items()))

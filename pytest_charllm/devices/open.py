@@ -2,8 +2,29 @@
 
 from __future__ import annotations
 
+from pytest_charllm.devices.simulated.board import PROFILES
 from pytest_charllm.devices.source import TelemetrySource
 from pytest_charllm.errors import BadInput
+from pytest_charllm.hardware.catalogue import CATALOGUE, match_name
+from pytest_charllm.hardware.machine import Machine
+
+
+def source_of(machine: Machine) -> str:
+    """The source that reads this machine's devices. Raises `BadInput` for a simulated one without a simulation."""
+    if machine.is_cpu:
+        return "cpu"
+    if machine.simulated:
+        return f"simulated:{profile_of(machine.variant)}"
+    return "amd" if CATALOGUE[machine.variant].vendor == "amd" else "nvml"
+
+
+def profile_of(variant: str) -> str:
+    """The name of the simulated board that its driver calls by a name of this variant."""
+    for name, profile in PROFILES.items():
+        if CATALOGUE[variant].is_named(profile.title):
+            return name
+    known = ", ".join(hardware.variant for each in PROFILES.values() if (hardware := match_name(each.title)))
+    raise BadInput(f"no simulation of {variant}: there are {known}")
 
 
 def open_source(kind: str, uuids: tuple[str, ...]) -> TelemetrySource:

@@ -1,4 +1,4 @@
-"""CUDA_VISIBLE_DEVICES as CUDA reads it, applied to the GPUs that NVML lists. Pure."""
+"""The masks by which an environment shows some GPUs only, as CUDA and ROCm read them. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pytest_charllm.errors import DeviceError
 from pytest_charllm.hardware.machine import Device
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
+ROCR_VARIABLE, HIP_VARIABLE = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 _HIDE_ALL = ("", "-1", "NoDevFiles")
 
 
@@ -35,6 +36,48 @@ def visible(devices: tuple[Device, ...], environ: Mapping[str, str]) -> tuple[De
             raise DeviceError(f"{VARIABLE}={value} names {device.uuid} twice: name each GPU once")
         chosen.append(device)
     return tuple(chosen)
+
+
+def visible_amd(devices: tuple[Device, ...], environ: Mapping[str, str], *, hip_order: bool) -> tuple[Device, ...]:
+    """The GPUs a ROCm program sees, in its order: first ROCR_VISIBLE_DEVICES, then, counted among those left,
+    HIP_VISIBLE_DEVICES or, without it, CUDA_VISIBLE_DEVICES.
+
+    `devices` are in HIP's own order where `hip_order`. Where they are not, a mask by number would choose blindly, and
+    raises `DeviceError`; so does whatever names no GPU.
+    """
+    for variable in (ROCR_VARIABLE, HIP_VARIABLE if HIP_VARIABLE in environ else VARIABLE):
+        value = environ.get(variable)
+        if value is not None:
+            devices = _masked(variable, value, devices, hip_order)
+    return devices
+
+
+def _masked(variable: str, value: str, devices: tuple[Device, ...], hip_order: bool) -> tuple[Device, ...]:
+    if value.split(",")[0].strip() in _HIDE_ALL:
+        return ()
+    chosen: list[Device] = []
+    for token in (part.strip() for part in value.split(",")):
+        if token == "-1":
+            break
+        if token.isdecimal() and not hip_order and len(devices) > 1:
+            raise DeviceError(
+                f"{variable}={value}: this amdsmi does not tell the order in which ROCm numbers the GPUs: update to "
+                f"ROCm 6.3 or newer, or unset it"
+            )
+        matches = [each for each in devices if token and token.lower() in _names_of(each)]
+        if token.isdecimal() and not matches:
+            matches = [devices[int(token)]] if int(token) < len(devices) else []
+        if len(matches) != 1 or matches[0] in chosen:
+            here = ", ".join(device.uuid for device in devices) or "none"
+            raise DeviceError(f"{variable}={value}: {token!r} names no GPU, or one twice; left are: {here}")
+        chosen += matches
+    return tuple(chosen)
+
+
+def _names_of(device: Device) -> tuple[str, ...]:
+    """ROCm writes a UUID as GPU- and 16 digits, amdsmi in the long form."""
+    plain = device.uuid.lower()
+    return (plain, f"gpu-{plain}", f"gpu-{plain.replace('-', '')[-16:]}")
 
 
 def _by_index(index: int, devices: tuple[Device, ...], environ: Mapping[str, str]) -> Device:

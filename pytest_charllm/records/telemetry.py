@@ -30,7 +30,6 @@ QUANTITIES = {
     "link_rx_kib": "data received over NVLink or xGMI, all links together, cumulative",
     "pcie_tx_kib": "data sent over PCIe, cumulative",
     "pcie_rx_kib": "data received over PCIe, cumulative",
-    "pcie_kib": "data over PCIe in both directions, cumulative",
     "link_tx_mib_per_s": "NVLink sending, mean since the read before",
     "link_rx_mib_per_s": "NVLink receiving, mean since the read before",
     "pcie_tx_mib_per_s": "PCIe sending, mean since the read before",

@@ -87,9 +87,9 @@ def test_a_mismatched_driver_is_an_error_even_without_a_bus(find):
 
 
 def test_amd_gpus_are_not_passed_off_as_a_cpu(find):
-    """They are not measured yet; telling to install an NVIDIA driver would be no help."""
-    with pytest.raises(DeviceError, match=r"2 AMD GPU.*only NVIDIA"):
-        find(ABSENT, gpus=2, vendor="0x1002")
+    """A node of AMD GPUs without amdsmi is a node to be mended, not one to be tested as a CPU."""
+    with pytest.raises(DeviceError, match=r"2 AMD GPU\(s\) on the PCI bus .*, but amdsmi is not installed"):
+        find(Found(error="amdsmi is not installed: install ROCm's amd-smi-lib", absent=True), gpus=2, vendor="0x1002")
 
 
 def test_hidden_gpus_are_the_cpu_machine_without_asking(find):

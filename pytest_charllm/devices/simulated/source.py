@@ -27,6 +27,7 @@ class Simulation:
         *,
         seed: int = 0,
         clock: Callable[[], int] = time.monotonic_ns,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         name, _, fault = profile.partition("+") if isinstance(profile, str) else (profile.title, "", "")
         if isinstance(profile, str) and name not in PROFILES:
@@ -38,7 +39,7 @@ class Simulation:
         self.gpu = SimulatedGpu(self.profile)
         self.uuids = uuids or (DEFAULT_UUID,)
         self.clock, self.opened_ns = clock, clock()
-        self._seed, self._fault = seed, fault
+        self._seed, self._fault, self._sleep = seed, fault, sleep
         self.module = self._module()
 
     def source(self) -> TelemetrySource:
@@ -49,7 +50,7 @@ class Simulation:
             return NvmlSource(self.module, self.uuids, name=self.name, clock=self.clock)
         from pytest_charllm.devices.amd import AmdSource
 
-        return AmdSource(self.module, self.uuids, name=self.name, clock=self.clock)
+        return AmdSource(self.module, self.uuids, name=self.name, clock=self.clock, sleep=self._sleep)
 
     def truth(self, begin_ns: int, end_ns: int) -> Truth:
         """The exact answers for a window of the source's clock, for every board alike."""
@@ -70,9 +71,9 @@ class Simulation:
         boards: dict[int, Board] = {}
         for position, uuid in enumerate(self.uuids):
             slot = _slot(uuid, position)
-            number, index = divmod(slot, self.profile.gpus_per_package)
+            number, part = divmod(slot, self.profile.gpus_per_package)
             board = boards.setdefault(number, self._board(f"package-{number}", first=not boards))
-            dies.append(Die(uuid=uuid, slot=slot, package=number, index=index, board=board))
+            dies.append(Die(uuid=uuid, slot=slot, package=number, part=part, board=board))
         return SimulatedAmdsmi(self.profile, dies)
 
     def _board(self, name: str, *, first: bool) -> Board:
