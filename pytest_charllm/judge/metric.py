@@ -83,16 +83,16 @@ def judge_metric(
 
 
 def judge_wall(
-    rule: Tolerance, recorded: Sequence[Recorded], launches: Sequence[Measurement], question: Question
+    metric: str, rule: Tolerance, recorded: Sequence[Recorded], launches: Sequence[Measurement], question: Question
 ) -> Outcome:
-    """Gate B: only launches whose window had the cores to itself say anything about wall time."""
+    """Wall time on a CPU, as in Gate B: only launches whose window had the cores to itself say anything about it."""
     ratios = [launch.number("busyness") for launch in launches]
     quiet = [launch for launch, ratio in zip(launches, ratios, strict=True) if ratio is not None and ratio < BUSY]
     if quiet:
-        return judge_metric("cost_wall", rule, recorded, quiet, replace(question, budget=len(quiet)))
+        return judge_metric(metric, rule, recorded, quiet, replace(question, budget=len(quiet)))
     known = [ratio for ratio in ratios if ratio is not None]
     reason = f"machine busy (wall/CPU {statistics.median(known):.2f})" if known else "busyness of the machine not known"
-    return Outcome("cost_wall", Call.UNJUDGED, reason=reason)
+    return Outcome(metric, Call.UNJUDGED, reason=reason)
 
 
 def judge_power(power: Outcome, throughput: Outcome | None) -> Outcome:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from pytest_charllm.judge.evidence import Against, Grounds, invalid, split
 from pytest_charllm.judge.findings import judge_findings, record_findings, thermal_findings
 from pytest_charllm.judge.metric import Outcome, Question, judge_metric, judge_power, judge_wall
 from pytest_charllm.judge.noise import estimate
 from pytest_charllm.judge.reference import Recorded, scaled_runs, start_temperatures
-from pytest_charllm.judge.tolerances import CPU, CPU_FACTOR, CPU_REQUIRED, noise_factor, rules_for
+from pytest_charllm.judge.script import script_required, script_rules
+from pytest_charllm.judge.tolerances import CPU, CPU_FACTOR, CPU_REQUIRED, Tolerance, noise_factor, rules_for
 from pytest_charllm.judge.verdicts import green, listed, metric_verdict, red, undecided, without_baseline
 from pytest_charllm.judge.wording import name
 from pytest_charllm.judge.yardstick import Call
@@ -27,11 +27,22 @@ from pytest_charllm.records import (
     Tier,
     Verdict,
 )
-from pytest_charllm.scenario import Scenario
+from pytest_charllm.scenario import Scenario, Script
 
 UNCHECKED = "no strict check was made: the diagnostic pass gave no evidence"
+WALL = ("cost_wall", "throughput", "step_time")
+"""On a CPU these are judged only where the machine was quiet."""
 PRIMARY = "throughput"
 """Once its noise is known, a GPU's rounds are looked at launch by launch."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is judged of a scenario, what a PASS needs evidence for, and whether strict checks are made of it."""
+
+    rules: Mapping[str, Tolerance]
+    required: Sequence[str]
+    checks: bool
 
 
 @dataclass(frozen=True)
@@ -67,36 +78,48 @@ class Policy:
         """Judge what was measured so far. `rounds` are timed launches, the first round and its confirmation.
 
         `speed` False: on a CPU the strict checks alone decide, and `rounds` may be empty; on a GPU speed is always
-        judged. `first_launches` is a first round of exactly that many. Launches that failed are not passed in: they
-        are failures of their own.
+        judged. A script has no strict checks, so on a CPU too its speed alone is judged. `first_launches` is a first
+        round of exactly that many. Launches that failed are not passed in: they are failures of their own.
         """
         against = Against.of(baseline, comparable, self.is_cpu)
+        asked = self._asked(scenario, comparable, [measurement for launches in rounds for measurement in launches])
         budget = self._wanted(baseline, against, speed) if first_launches is None else first_launches
         look = self._first_look(against, budget) if first_launches is None else budget
         first, again = split(rounds, look)
         grounds = Grounds(scenario.key, baseline, (*first, *again), diagnostic)
         if (reason := invalid(grounds.launches, diagnostic)) is not None:
             return grounds.judgement(Verdict.INVALID, reason)
-        strict_only = self.is_cpu and (not speed or not against.runs)
+        strict_only = self.is_cpu and asked.checks and (not speed or not against.runs)
         if len(first) < look and not (strict_only and grounds.failed):
             reason = f"{len(first)} of {look} launches of the first round"
             return NeedMore(launches=look - len(first), reason=reason)
         if strict_only:
             return self._by_checks(grounds, against.reason if speed else "not judged: only its strict checks are")
-        before = self._outcomes(comparable, against, first, budget)
-        if open_ := _open(before, self.tier.required):
+        before = self._outcomes(asked, against, first, budget)
+        if open_ := _open(before, () if self.is_cpu else asked.required):
             if not again and len(first) < budget:
                 return NeedMore(launches=1, reason=f"undecided after {len(first)} of {budget} launches: {_told(open_)}")
-            before = self._outcomes(comparable, against, first, len(first))
+            before = self._outcomes(asked, against, first, len(first))
         breached = [outcome for outcome in before if outcome.call is Call.WORSE]
-        after = self._outcomes(comparable, against, again, self.tier.confirm_launches) if again else []
+        after = self._outcomes(asked, against, again, self.tier.confirm_launches) if again else []
         missing = self.tier.confirm_launches - len(again)
         if breached and missing > 0:
             adaptive = self._adaptive(against)
             if not adaptive or not again or _open(after, [outcome.metric for outcome in breached]):
                 launches = 1 if adaptive else missing
                 return self._confirmation(breached, against.runs, first, launches, begins=not again)
-        return self._by_metrics(grounds, against, before, after, (budget, self.tier.confirm_launches))
+        return self._by_metrics(asked, grounds, against, before, after, (budget, self.tier.confirm_launches))
+
+    def _asked(self, scenario: Scenario, comparable: Comparable, launches: Sequence[Measurement]) -> _Asked:
+        rules = rules_for(comparable.variant, self.tier.name, self.is_cpu)
+        required = CPU_REQUIRED if self.is_cpu else self.tier.required
+        if not isinstance(scenario.work, Script):
+            return _Asked(rules, required, self.tier.diagnostic)
+        return _Asked(
+            script_rules(rules, launches, self.is_cpu),
+            script_required(required, scenario.work, launches, self.is_cpu),
+            checks=False,
+        )
 
     def _wanted(self, baseline: Baseline | None, against: Against, speed: bool) -> int:
         if self.is_cpu and not speed:
@@ -112,18 +135,17 @@ class Policy:
             return False
         return not estimate(scaled_runs(PRIMARY, against.runs), None).provisional
 
-    def _outcomes(
-        self, comparable: Comparable, against: Against, launches: Sequence[Measurement], budget: int
-    ) -> list[Outcome]:
+    def _outcomes(self, asked: _Asked, against: Against, launches: Sequence[Measurement], budget: int) -> list[Outcome]:
         """Every metric of one round in the order of its table. Power is read together with throughput."""
         factor = CPU_FACTOR if self.is_cpu else noise_factor(self.checks)
         question = Question(budget=budget, factor=factor, siblings=self.siblings, pooled=not self.is_cpu)
         outcomes: dict[str, Outcome] = {}
-        for metric, rule in rules_for(comparable.variant, self.tier.name, self.is_cpu).items():
-            judge = judge_wall if metric == "cost_wall" else partial(judge_metric, metric)
-            outcomes[metric] = judge(rule, against.runs, launches, question)
+        for metric, rule in asked.rules.items():
+            judge = judge_wall if self.is_cpu and metric in WALL else judge_metric
+            outcomes[metric] = judge(metric, rule, against.runs, launches, question)
         if "mean_power" in outcomes:
-            outcomes["mean_power"] = judge_power(outcomes["mean_power"], outcomes["throughput"])
+            speed = outcomes.get("throughput") or outcomes["step_time"]
+            outcomes["mean_power"] = judge_power(outcomes["mean_power"], speed)
         return list(outcomes.values())
 
     def _confirmation(
@@ -157,16 +179,17 @@ class Policy:
 
     def _by_metrics(
         self,
+        asked: _Asked,
         grounds: Grounds,
         against: Against,
         before: Sequence[Outcome],
         after: Sequence[Outcome],
         budgets: tuple[int, int],
     ) -> Judgement:
-        required = CPU_REQUIRED if self.is_cpu else self.tier.required
         confirmed = {outcome.metric: outcome for outcome in after}
         rows = [
-            metric_verdict(first, confirmed.get(first.metric), first.metric in required, budgets) for first in before
+            metric_verdict(first, confirmed.get(first.metric), first.metric in asked.required, budgets)
+            for first in before
         ]
         if not against.runs:
             rows = [without_baseline(row) for row in rows]
@@ -178,7 +201,7 @@ class Policy:
             return grounds.judgement(Verdict.REGRESSION, red(rows, grounds.failed), rows, findings)
         if not against.runs:
             return grounds.judgement(Verdict.NO_BASELINE, against.reason, rows, findings)
-        reason = undecided(rows, required) or (UNCHECKED if self.tier.diagnostic and not grounds.checks else None)
+        reason = undecided(rows, asked.required) or (UNCHECKED if asked.checks and not grounds.checks else None)
         if reason is not None:
             return grounds.judgement(Verdict.INCONCLUSIVE, reason, rows, findings)
         better = any(row.verdict is Verdict.IMPROVED for row in rows)
