@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pytest_charllm.engines.native.context import Context
+from pytest_charllm.engines.native.experts import Mixture, Routing, balance_loss
 from pytest_charllm.engines.native.loss import cross_entropy
 from pytest_charllm.engines.native.mesh import ALONE, Mesh
 from pytest_charllm.engines.native.recompute import saving_products
@@ -33,7 +34,7 @@ class Decoder(nn.Module):
     """One stage. Token ids (batch, seq), or what the stage before returned -> what the next one needs.
 
     The last stage returns the loss where it is given `targets` (batch, seq), else logits (tokens, vocabulary), in the
-    compute precision. Rotary models need `fill_rotary` first. The table is no buffer: DDP would broadcast it in every
+    compute precision. The loss of a mixture is cross entropy and `balance`. Rotary models need `fill_rotary` first. The table is no buffer: DDP would broadcast it in every
     step. `autocast`: compute in this precision over weights in fp32. `seq`: tokens of a sequence on this rank, needed
     where the stage is not the first.
     """
@@ -56,12 +57,18 @@ class Decoder(nn.Module):
         self.region = Region(mesh.tp, sequence_parallel)
         self.context = Context(mesh.cp, ring)
         self.loss: Loss = cross_entropy
+        self.routing = Routing()
+        self.balance: Tensor | None = None
+        """Of a mixture's last forward pass: its auxiliary loss, for the tokens of this rank."""
         vocab = shape.vocab // mesh.tp.size
         first, last = self.stage.first, self.stage.last
         self.embed = nn.Embedding(vocab, shape.hidden) if first else None
         self.positions = nn.Embedding(shape.positions, shape.hidden) if first and shape.positions else None
         self.blocks = nn.ModuleDict(
-            {str(layer): Block(shape, mesh, self.region, self.context) for layer in self.stage.layers}
+            {
+                str(layer): Block(shape, mesh, self.region, self.context, self.routing)
+                for layer in self.stage.layers
+            }
         )
         self.norm = _norm(shape) if last else None
         # A tied head in another stage than the embedding is a copy, which `tied` keeps equal.
@@ -84,15 +91,27 @@ class Decoder(nn.Module):
             if self.embed is not None:
                 x = self._embed(x)
             rotary = None if self.rotary is None else self._own_positions(self.rotary, seq, dim=1)
+            loads = []
             for block in self.blocks.values():
-                x = block(x, seq, rotary)
+                x, load = block(x, seq, rotary)
+                loads.append(load)
+            if self.shape.experts:
+                self.balance = self._balance(torch.stack(loads), len(x))
             if self.norm is None:
                 return x
             x = self.region.enter(self.norm(x))
             head = self.embed if self.head is None else self.head
             assert head is not None
             logits = F.linear(x, head.weight)
-            return logits if targets is None else self.loss(logits, targets, self.region)
+            if targets is None:
+                return logits
+            loss = self.loss(logits, targets, self.region)
+            return loss if self.balance is None else loss + self.balance
+
+    def _balance(self, loads: Tensor, tokens: int) -> Tensor:
+        sharing = [self.region.group if self.region.sequence_parallel else "", self.context.group]
+        groups = tuple(group for group in sharing if group and self.routing.real)
+        return balance_loss(loads, tokens, self.shape.topk, self.region, self.context.size, groups)
 
     def _embed(self, tokens: Tensor) -> Tensor:
         assert self.embed is not None
@@ -126,14 +145,18 @@ class Block(nn.Module):
 
     recompute = Recompute.NONE
 
-    def __init__(self, shape: ModelShape, mesh: Mesh, region: Region, context: Context) -> None:
+    def __init__(self, shape: ModelShape, mesh: Mesh, region: Region, context: Context, routing: Routing) -> None:
         super().__init__()
         self.attn_norm = _norm(shape)
         self.attn = Attention(shape, region, context)
         self.ffn_norm = _norm(shape)
-        self.ffn = Gelu(shape, region) if shape.family is Family.GPT3 else SwiGlu(shape, region)
+        if shape.experts:
+            self.ffn: nn.Module = Mixture(shape, mesh, region, routing)
+        else:
+            self.ffn = Gelu(shape, region) if shape.family is Family.GPT3 else SwiGlu(shape, region)
 
-    def forward(self, x: Tensor, seq: int, rotary: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, seq: int, rotary: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The residual stream after this layer, and the load of its experts where it has some."""
         if self.recompute is Recompute.FULL:
             return checkpoint(self._layer, x, seq, rotary, use_reentrant=False, preserve_rng_state=False)
         if self.recompute is Recompute.SELECTIVE:
@@ -142,9 +165,15 @@ class Block(nn.Module):
             )
         return self._layer(x, seq, rotary)
 
-    def _layer(self, x: Tensor, seq: int, rotary: Tensor | None) -> Tensor:
-        x = x + self.attn(self.attn_norm(x), seq, rotary)
-        return x + self.ffn(self.ffn_norm(x))
+    def _layer(self, x: Tensor, seq: int, rotary: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        x = self.attended(x, seq, rotary)
+        if isinstance(self.ffn, Mixture):
+            change, load = self.ffn(self.ffn_norm(x))
+            return x + change, load
+        return x + self.ffn(self.ffn_norm(x)), None
+
+    def attended(self, x: Tensor, seq: int, rotary: Tensor | None) -> Tensor:
+        return x + self.attn(self.attn_norm(x), seq, rotary)
 
 
 class Attention(nn.Module):
