@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from pytest_charllm.engines.logs.bars import Bar, bar_in
-from pytest_charllm.engines.logs.numbers import COUNT, NUMBER, number
+from pytest_charllm.engines.logs.numbers import COUNT, NUMBER, Number, number
 from pytest_charllm.engines.logs.protocol import Event, Loss, Restart, Step
 
 _GROUPED = r"\d[\d,]{0,14}"
@@ -34,6 +34,8 @@ class HuggingFace:
         self._total: int | None = None
         self._announced = False
         self._last: Bar | None = None
+        self._falling_s: float | None = None
+        """Average that the bar showed last, since an evaluation; None where there was none, or it is forgotten."""
         self._sequences: int | None = None
         self._tokens_seen: int | None = None
         self._tokens_at: list[tuple[int, int]] = []
@@ -61,22 +63,36 @@ class HuggingFace:
     def _bar(self, bar: Bar) -> Iterator[Event]:
         if bar.label not in _LABELS:
             return
-        self._last = bar
+        before, self._last = self._last, bar
         if self._total is None:
             self._total = bar.total
         if bar.total != self._total:
-            return  # evaluation
+            self._falling_s = math.inf  # evaluation
+            return
         if self._tokens_seen is not None:
             self._tokens_at[1:] = [(bar.done, self._tokens_seen)]
             self._tokens_seen = None
-        # What a bar shows when it closes is the average over everything, the first step included.
-        rate = bar.rate if bar.done < bar.total else None
+        rate = self._steady(bar, before)
         yield Step(
             step=bar.done,
             total=bar.total,
             seconds=rate.value if rate else None,
             resolution_s=rate.half_unit if rate else 0.0,
         )
+
+    def _steady(self, bar: Bar, before: Bar | None) -> Number | None:
+        """The bar's running average, unless something else is in it.
+
+        A bar that closes shows the average over everything, the first step included. After an evaluation the average
+        falls until the evaluation is forgotten.
+        """
+        if bar.rate is None or bar.done == bar.total:
+            return None
+        if self._falling_s is not None and (before is None or before.done != bar.done):
+            falls, self._falling_s = bar.rate.value < self._falling_s, bar.rate.value
+            if not falls:
+                self._falling_s = None
+        return None if self._falling_s is not None else bar.rate
 
     def _metrics(self, text: str) -> Iterator[Event]:
         loss = _LOSS.search(text)

@@ -98,12 +98,13 @@ class _Reading:
 
     def __init__(self, where: str, logs: Sequence[Path], reader: LogReader) -> None:
         self.where, self.reader = where, reader
-        self.torn_end = False
+        self.torn = 0
         self.ranks: dict[int | None, Series] = {}
         for line in chain.from_iterable(map(read_lines, logs)):
-            self.torn_end = not line.whole
             if line.whole:
                 self._take(line)
+            else:
+                self.torn += 1
 
     def _take(self, line: Line) -> None:
         for event in self.reader.events(line.text):
@@ -181,8 +182,8 @@ class _Reading:
             yield Finding(kind="restarted", text=f"training began again {times}; only the last attempt was read")
         if series.seen is not None and series.total is not None and series.seen + series.spans[-1] <= series.total:
             yield Finding(kind="ends-early", text=f"the log ends at step {series.seen} of {series.total}")
-        if self.torn_end:
-            yield Finding(kind="truncated", text="the last line has no end and was left out")
+        if self.torn:
+            yield Finding(kind="truncated", text=f"lines without an end, which were left out: {self.torn}")
         if not warmup.steady:
             yield Finding(kind="not-steady", text=f"warm-up ended after {warmup.steps} steps: {warmup.reason}")
         if series.left_out:

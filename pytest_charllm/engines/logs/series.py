@@ -43,6 +43,7 @@ class Series:
         self._timed: int | None = None
         """Step up to which time is accounted for."""
         self._since: Elapsed | None = None
+        self._loss_at: int | None = None
 
     def add(self, event: Event) -> None:
         match event:
@@ -72,7 +73,8 @@ class Series:
         self.lines += not repeated
         self.seen = step
         self.total = event.total if event.total is not None else self.total
-        if event.loss is not None and not (repeated and math.isfinite(event.loss)):
+        if event.loss is not None and (step != self._loss_at or not math.isfinite(event.loss)):
+            self._loss_at = step
             self._loss(event.loss)
         return self._timed is None or step > self._timed
 
