@@ -22,7 +22,8 @@ from pytest_charllm.judge.tolerances import rules_for
 from pytest_charllm.launch.launcher import TorchrunLauncher
 from pytest_charllm.launch.replay import ReplayLauncher
 from pytest_charllm.records import Baseline, Judgement, Launch, NeedMore, Pass, Verdict
-from pytest_charllm.scenario import Scenario
+from pytest_charllm.scenario import Scenario, Training
+from pytest_charllm.scenario.script import refuse_namesake
 from pytest_charllm.store.baselines import BaselineStore
 from pytest_charllm.store.run import RunDirectory
 
@@ -74,8 +75,9 @@ class Campaign:
         """The first round of this scenario, launched together with its next neighbours in the plan if need be."""
         key = scenario.key
         if key not in self._evidence:
-            self._planned.setdefault(key, Planned(scenario))
+            refuse_namesake(scenario, self._planned.setdefault(key, Planned(scenario)).scenario)
             self._first_round(key)
+        refuse_namesake(scenario, self._evidence[key].scenario)
         return self._evidence[key]
 
     def judge(self, scenario: Scenario) -> Judgement:
@@ -132,7 +134,8 @@ class Campaign:
         self._evidence.update((evidence.scenario.key, evidence) for evidence in group)
         if self.settings.tier.diagnostic:
             for evidence in group:
-                evidence.diagnostic = self._runner(evidence, Pass.DIAGNOSTIC, of=1)
+                if isinstance(evidence.scenario.work, Training):  # of a script there is nothing to compute from
+                    evidence.diagnostic = self._runner(evidence, Pass.DIAGNOSTIC, of=1)
         for evidence in group:
             evidence.rounds.append([])
         for turn in range(max(wanted.values())):
@@ -216,6 +219,7 @@ def _merge(planned: Sequence[Planned]) -> list[Planned]:
     """One entry a key, in order of first mention; judged for speed when any test asks for it."""
     merged: dict[str, Planned] = {}
     for item in planned:
+        refuse_namesake(item.scenario, merged.get(item.scenario.key, item).scenario)
         if item.speed or item.scenario.key not in merged:
             merged[item.scenario.key] = item
     return list(merged.values())

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from pytest_charllm.records import (
     Finding,
     Launch,
+    LogStatus,
     RankReport,
     StepMarks,
     StepSeries,
@@ -22,6 +23,12 @@ from pytest_charllm.records.warmup import steady_step_s, warmup_ended, window_st
 from pytest_charllm.scenario import Script
 
 NO_WINDOW = "a log does not say when its steps ran, so no sensor can be read beside them; mark_step() does"
+
+
+_FAR = (
+    LogStatus.NOT_FINITE, LogStatus.INCOMPLETE, LogStatus.AMBIGUOUS, LogStatus.NO_STEPS, LogStatus.UNKNOWN,
+    LogStatus.NO_LOG,
+)  # fmt: skip
 
 
 def windowed(launch: Launch) -> Launch | str:
@@ -56,7 +63,7 @@ def _of_log(reports: Sequence[RankReport]) -> tuple[RankReport, ...] | str:
     """A log tells of the job, not of a rank: the one that tells most stands for all."""
     teller = max(reports, key=lambda report: len(report.steps.wall_s) if report.steps is not None else 0)
     if teller.steps is None:
-        return _unmeasured(reports) or "no rank's log was read"
+        return _unmeasured(sorted(reports, key=_distance)) or "no rank's log was read"
     return tuple(
         replace(
             report,
@@ -67,6 +74,12 @@ def _of_log(reports: Sequence[RankReport]) -> tuple[RankReport, ...] | str:
         )
         for report in reports
     )
+
+
+def _distance(report: RankReport) -> int:
+    """How far the output of a rank was from telling its steps: the closest is worth a line, not the empty ones."""
+    status = report.unmeasured.status if report.unmeasured is not None else ""
+    return _FAR.index(LogStatus(status)) if status in set(LogStatus) else len(_FAR)
 
 
 def _of_marks(reports: Sequence[RankReport], rule: WindowRule) -> tuple[RankReport, ...] | str:

@@ -91,8 +91,14 @@ def parametrize(metafunc: pytest.Metafunc, machine: Machine, microbatches: tuple
 
     Raises `BadInput` for a row that cannot be read.
     """
+    from pytest_charllm.scenario.script import refuse_namesake
+
     marks = list(metafunc.definition.iter_markers(ROWS_MARK))
-    found = {item.planned.scenario.key: item for item in collect(marks, machine, microbatches)}
+    found: dict[str, CollectedScenario] = {}
+    for item in collect(marks, machine, microbatches):
+        key = item.planned.scenario.key
+        refuse_namesake(item.planned.scenario, found.get(key, item).planned.scenario)
+        found[key] = item
     parameters = [_parameter(machine, key, item) for key, item in found.items()]
     metafunc.parametrize(PARAMETER, parameters or [no_rows(machine.variant)], indirect=True)
 

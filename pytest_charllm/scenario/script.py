@@ -20,7 +20,7 @@ import msgspec
 
 from pytest_charllm.errors import BadInput
 from pytest_charllm.scenario.layout import format_layout
-from pytest_charllm.scenario.spec import Layout, Script
+from pytest_charllm.scenario.spec import Layout, Scenario, Script
 
 PREFIX = "script-"
 """No model's name begins like this."""
@@ -35,6 +35,15 @@ def script_key(script: Script, layout: Layout) -> str:
         digest = hashlib.sha256(msgspec.json.encode(tuple(script.args))).hexdigest()[:8]
         tokens.append(f"args-{digest}")
     return ".".join(tokens)
+
+
+def refuse_namesake(one: Scenario, other: Scenario) -> None:
+    """Raise `BadInput` where two scripts of one key would share a measurement: a key knows their name, not their file.
+
+    Training of one key is one work, however it is spelled.
+    """
+    if isinstance(one.work, Script) and one.work != other.work:
+        raise BadInput(f"two different scripts have the key {one.key}: give one of them a name, Script(..., name=...)")
 
 
 def script_name(script: Script) -> str:

@@ -151,6 +151,13 @@ def test_log_of_one_rank_stands_for_all(make: SimpleNamespace) -> None:
     assert measurement.values["step_cpu_time"].reason == "a log does not tell CPU time"
 
 
+def test_the_closest_of_several_silent_logs_is_told(make: SimpleNamespace) -> None:
+    """The ranks that print nothing by design must not hide what is wrong with the one that prints."""
+    empty = {"unmeasured": Unmeasured(status="no-log", message="0.log: is empty")}
+    short = {"unmeasured": Unmeasured(status="incomplete", message="1.log: Megatron-LM: 3 steps")}
+    assert on_cpu(make, empty, short, script=LOGGED).reason == "incomplete: 1.log: Megatron-LM: 3 steps"
+
+
 def test_log_without_steps_keeps_its_status(make: SimpleNamespace) -> None:
     """A garbled log is one line with its kind, not a number and not a crash."""
     garbled = {"unmeasured": Unmeasured(status="no-steps", message="out.log: Megatron-LM: no line tells how long")}

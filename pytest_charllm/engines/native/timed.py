@@ -24,6 +24,7 @@ from pytest_charllm.engines.progress import Progress
 from pytest_charllm.engines.training import TrainingStep
 from pytest_charllm.records import RankReport, StepSeries, Warmup, WindowEdges, WindowRule
 from pytest_charllm.records.warmup import steady_step_s, warmup_ended, window_steps
+from pytest_charllm.scenario.models import tokens_per_step
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def run(setup: Setup, progress: Progress) -> RankReport:
     if world.device.type == "cpu":
         interleaved = Interleaved(setup.shape, request.scenario.training.microbatch * setup.seq, world)
         interleaved.warm_up()
-    progress("window", expected_s=steps * step_s, tokens_per_s=report.tokens_per_step / step_s)
+    progress("window", expected_s=steps * step_s, tokens_per_s=tokens_per_step(request.scenario) / step_s)
     warmed_s = time.perf_counter()
     window = measure(step, world, steps, faults, interleaved)
     progress("report")
