@@ -99,7 +99,7 @@ class Runner:
 
     def _foreign_processes(self, request: LaunchRequest) -> str | None:
         """A neighbour on our devices spoils the measurement: say who, before anything is started."""
-        if not request.device_uuids or self._settings.replay is not None:
+        if not request.device_uuids or request.machine.simulated or self._settings.replay is not None:
             return None
         from pytest_charllm.devices.find import foreign_processes
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_charllm.devices.open import source_of
 from pytest_charllm.hardware import Machine
 from pytest_charllm.records import Baseline, Fault, Launch, Measurement, Pass, Tier, numbers_of
 from pytest_charllm.scenario import Scenario
@@ -57,7 +58,7 @@ class Settings:
 
     @property
     def telemetry_source(self) -> str:
-        return self.source or ("cpu" if self.machine.is_cpu else "nvml")
+        return self.source or source_of(self.machine)
 
 
 @dataclass

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 
+from pytest_charllm.hardware.catalogue import CATALOGUE
 from pytest_charllm.launch.names import LOGS, REQUEST, REQUEST_PATH
 from pytest_charllm.launch.request import LaunchRequest
 
@@ -59,12 +60,13 @@ def _set_variables(request: LaunchRequest) -> dict[str, str]:
         "PYTHONFAULTHANDLER": "1",
         # Ranks that ignore SIGTERM: newer versions of torchrun then kill them as soon as we would.
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5",
-        "CUDA_VISIBLE_DEVICES": ",".join(request.device_uuids) if request.device == "cuda" else "",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     }
     if request.device == "cpu":
-        variables["OMP_NUM_THREADS"] = "1"
-    return variables
+        return variables | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    if CATALOGUE[request.machine.variant].vendor == "amd":
+        return variables  # The masks of the site are in HIP's own order already, and HIP takes no UUID of amdsmi's.
+    return variables | {"CUDA_VISIBLE_DEVICES": ",".join(request.device_uuids)}
 
 
 def _default_variables(request: LaunchRequest, base: Mapping[str, str]) -> dict[str, str]:

@@ -8,6 +8,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from pytest_charllm.errors import CharllmError, HarnessError
 from pytest_charllm.launch.classify import classify
 from pytest_charllm.launch.edges import edges
@@ -16,7 +18,16 @@ from pytest_charllm.launch.job import Job
 from pytest_charllm.launch.names import LAUNCH, REQUEST, TELEMETRY
 from pytest_charllm.launch.request import LaunchRequest, Progress, rank_request
 from pytest_charllm.launch.stack import launch_stack
-from pytest_charllm.records import Failure, Launch, RankReport, RankRequest, Status, timestamp, to_pretty_json
+from pytest_charllm.records import (
+    Failure,
+    Launch,
+    RankDevice,
+    RankReport,
+    RankRequest,
+    Status,
+    timestamp,
+    to_pretty_json,
+)
 from pytest_charllm.store.atomic import write_atomically
 from pytest_charllm.telemetry.client import Sampler
 
@@ -39,7 +50,7 @@ class TorchrunLauncher:
         try:
             facts = self._run(request, on_progress or _ignore, notes)
             status, failure = classify(facts)
-            reports = tuple(report for _, report in sorted(facts.reports.items()))
+            reports = tuple(_on_its_device(report, request) for _, report in sorted(facts.reports.items()))
             notes += _afterwards(facts)
         except (OSError, CharllmError) as error:
             status, failure = Status.HARNESS, Failure(kind="harness", summary=f"{type(error).__name__}: {error}")
@@ -96,6 +107,14 @@ class TorchrunLauncher:
             hang=job.hang,
             oom_kills=now - oom_kills if now is not None and oom_kills is not None else None,
         )
+
+
+def _on_its_device(report: RankReport, request: LaunchRequest) -> RankReport:
+    """A rank says itself which device it ran on. On a simulated machine it cannot: it stands in for the one it got."""
+    if not request.machine.simulated:
+        return report
+    device = request.machine.devices[report.rank]
+    return replace(report, device=RankDevice(kind="cpu", name=device.name, uuid=device.uuid, pci=device.pci))
 
 
 def _write_request(asked: RankRequest, directory: Path) -> None:

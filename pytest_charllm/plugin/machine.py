@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_charllm.errors import CharllmError
+from pytest_charllm.errors import BadInput, CharllmError
 
 if TYPE_CHECKING:
     from pytest_charllm.hardware import Machine
@@ -18,7 +18,9 @@ def resolve_machine(config: pytest.Config, options: Options) -> Machine:
     """Raises `pytest.UsageError` with one line: an unknown name, or hardware asked for that is not here."""
     try:
         wanted = _wanted_variants(options.gpu)
-        if options.assume is not None:
+        if options.simulate:
+            machine = _simulated(options)
+        elif options.assume is not None:
             from pytest_charllm.hardware.catalogue import parse_assume
 
             machine = parse_assume(options.assume)
@@ -38,7 +40,23 @@ def describe(machine: Machine) -> str:
         detail = f" ({machine.cpu_model})" if machine.cpu_model else ""
     else:
         detail = f", driver {machine.driver}" if machine.driver else ""
-    return f"{machine.variant} {machine.shape}{detail}{', assumed' if machine.assumed else ''}"
+    made_up = ", assumed" if machine.assumed else ", simulated" if machine.simulated else ""
+    return f"{machine.variant} {machine.shape}{detail}{made_up}"
+
+
+def _simulated(options: Options) -> Machine:
+    """Found like a real one, through the vendor's simulated library."""
+    from pytest_charllm.devices.find import CPU_RANKS, simulated_machine
+    from pytest_charllm.hardware.catalogue import default_variant, parse_assume
+
+    if options.assume is not None:
+        assumed = parse_assume(options.assume)
+        if assumed.nodes > 1:
+            raise BadInput(f"--charllm-assume={options.assume}: a simulation is of one node")
+        return simulated_machine(assumed.variant, assumed.gpus_per_node)
+    if len(options.gpu) != 1:
+        raise BadInput("--charllm-simulate: name the one GPU to simulate, for example --gpu=h200")
+    return simulated_machine(default_variant(options.gpu[0]).variant, CPU_RANKS)
 
 
 def _wanted_variants(names: tuple[str, ...]) -> frozenset[str]:

@@ -27,6 +27,7 @@ class Options:
     """Families or variants, any of them; empty: whatever is here."""
     microbatch: tuple[int, ...] | None
     assume: str | None
+    simulate: bool
     tier: str | None
     launches: int | None
     missing: str
@@ -53,6 +54,11 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--charllm-assume", metavar="HW:NxG",
         help="Collect and plan as if on N nodes of G such GPUs, e.g. h200:4x8. Runs nothing.",
+    )  # fmt: skip
+    group.addoption(
+        "--charllm-simulate", action="store_true",
+        help="Simulated GPUs of the one that --gpu or --charllm-assume names: their sensors are invented, training runs "
+        "on the CPU. Two GPUs unless --charllm-assume says how many.",
     )  # fmt: skip
     group.addoption(
         "--charllm-plan", action="store_true",
@@ -95,6 +101,7 @@ def read_options(config: pytest.Config) -> Options:
         gpu=_gpus(get("charllm_gpu")),
         microbatch=_microbatches(get("charllm_microbatch")),
         assume=get("charllm_assume"),
+        simulate=get("charllm_simulate"),
         tier=_one_of("--charllm-tier", get("charllm_tier"), TIERS),
         launches=_at_least("--charllm-launches", get("charllm_launches"), 1),
         missing=_one_of("--charllm-missing", get("charllm_missing"), MISSING) or "fail",
