@@ -13,6 +13,8 @@ from pathlib import Path
 
 from pytest_charllm.errors import BadInput, CharllmError
 from pytest_charllm.judge.agreement import AGREEMENT_COV, agreement
+from pytest_charllm.judge.script import CPU_AGREEMENT_COV, script_required
+from pytest_charllm.judge.wording import name
 from pytest_charllm.records import (
     METRICS,
     Baseline,
@@ -28,6 +30,7 @@ from pytest_charllm.records import (
     why_missing,
 )
 from pytest_charllm.records.run import RunStatus
+from pytest_charllm.scenario import Script
 from pytest_charllm.store.baselines import BaselineStore, read
 from pytest_charllm.store.run import RunDirectory
 
@@ -113,8 +116,11 @@ def _accept_one(
     if judgement is None or comparable is None:
         raise _Refusal("not judged: the run was interrupted" if run.status is RunStatus.INTERRUPTED else "not judged")
     _refuse_judgement(judgement, because)
-    launches = _usable(run, key)
-    disagreement = _disagreement(launches) if machine.is_cpu else ""
+    script = _script(run, key)
+    launches = _usable(run, key, script)
+    disagreement = _disagreement(launches, script) if machine.is_cpu else ""
+    if disagreement and script is not None:
+        raise _Refusal(f"{disagreement}; a script has nothing else to be judged by")
     existing = read(store.path(machine, key))
     incomparable = existing.comparable.difference(comparable) if existing is not None else None
     history = existing.stacks if existing is not None and incomparable is None else ()
@@ -169,8 +175,13 @@ def _refuse_judgement(judgement: Judgement, because: str) -> None:
         raise _Refusal(f"REGRESSION: {judgement.because}; to make it the new normal, say why with --because")
 
 
-def _usable(run: RunDirectory, key: str) -> list[Measurement]:
-    """The valid launches, if they are enough, of one stack, and have every metric that the tier requires."""
+def _script(run: RunDirectory, key: str) -> Script | None:
+    works = (launch.scenario.work for launch in run.launches(key))
+    return next((work for work in works if isinstance(work, Script)), None)
+
+
+def _usable(run: RunDirectory, key: str, script: Script | None) -> list[Measurement]:
+    """The valid launches, if they are enough, of one stack, and have every metric that a PASS requires."""
     measured = run.measurements(key)
     for flag in ("injected", "replayed", "simulated"):
         if any(getattr(measurement, flag) for measurement in measured):
@@ -183,24 +194,28 @@ def _usable(run: RunDirectory, key: str) -> list[Measurement]:
             f"{len(launches)} of {wanted.bootstrap_launches} valid launches"
             + (spoiled or f"; run it with --charllm-launches {wanted.bootstrap_launches}")
         )
+    required = wanted.required
+    if script is not None:
+        required = script_required(required, script, launches, run.info.machine.is_cpu)
     for launch in launches:
         diff = launches[0].stack.diff(launch.stack)
         if diff:
             raise _Refusal(f"the software changed between launches: {diff[0][0]} {diff[0][1]}, then {diff[0][2]}")
-        for metric in wanted.required:
+        for metric in required:
             if launch.number(metric) is None:
                 raise _Refusal(f"{launch.launch_id} has no {metric}: {why_missing([launch], metric)}")
     return launches
 
 
-def _disagreement(launches: Sequence[Measurement]) -> str:
+def _disagreement(launches: Sequence[Measurement], script: Script | None) -> str:
     """Why the speed of these launches on a CPU is too uncertain to be held against others; "" when it is not."""
-    cov = agreement(launches, "cost_cpu")
+    metric, limit = ("cost_cpu", AGREEMENT_COV) if script is None else ("step_cpu_time", CPU_AGREEMENT_COV)
+    cov = agreement(launches, metric)
     if cov is None:
-        return "not every launch has a Gate A value"
-    if cov > AGREEMENT_COV:
-        scatter = f"{100 * cov:.2f} % (CoV), more than {100 * AGREEMENT_COV:.1f} %"
-        return f"Gate A of the {len(launches)} launches scatters by {scatter}"
+        return f"not every launch has a {name(metric)} value"
+    if cov > limit:
+        scatter = f"{100 * cov:.2f} % (CoV), more than {100 * limit:.1f} %"
+        return f"{name(metric)} of the {len(launches)} launches scatters by {scatter}"
     return ""
 
 

@@ -91,8 +91,9 @@ def judge_wall(
     if quiet:
         return judge_metric(metric, rule, recorded, quiet, replace(question, budget=len(quiet)))
     known = [ratio for ratio in ratios if ratio is not None]
-    reason = f"machine busy (wall/CPU {statistics.median(known):.2f})" if known else "busyness of the machine not known"
-    return Outcome(metric, Call.UNJUDGED, reason=reason)
+    if not known:
+        return Outcome(metric, Call.NO_EVIDENCE, reason="busyness of the machine not known")
+    return Outcome(metric, Call.UNJUDGED, reason=f"machine busy (wall/CPU {statistics.median(known):.2f})")
 
 
 def judge_power(power: Outcome, throughput: Outcome | None) -> Outcome:

@@ -15,7 +15,19 @@ from pytest_charllm.report.text import clipped, grid
 WHY_WIDTH = 76
 """Wrapped here, and cut after two lines: the story has the rest."""
 
-HEADERS = ("scenario", "verdict", "checks", "Gate A", "Gate B", "tokens/s/GPU", "W", "J/token", "core/HBM degC", "why")
+HEADERS = (
+    "scenario",
+    "verdict",
+    "checks",
+    "Gate A",
+    "Gate B",
+    "step",
+    "tokens/s/GPU",
+    "W",
+    "J/token",
+    "core/HBM degC",
+    "why",
+)
 RIGHT = HEADERS[2:-1]
 
 
@@ -34,6 +46,7 @@ def _row(case: Case) -> tuple[str, ...]:
         _checks(case),
         _gate(case, "cost_cpu"),
         _gate(case, "cost_wall"),
+        value("step_time", case.value("step_time")) if _by_step_alone(case) else "",
         value("throughput", case.value("throughput")),
         value("mean_power", case.value("mean_power")),
         value("energy_per_token", case.value("energy_per_token")),
@@ -52,6 +65,11 @@ def _gate(case: Case, metric: str) -> str:
     if judged is not None and judged.value is None:
         return "not judged"
     return value(metric, case.value(metric))
+
+
+def _by_step_alone(case: Case) -> bool:
+    """Of a script that says nothing of its tokens."""
+    return case.value("throughput") is None and case.value("step_time") is not None
 
 
 def _temperatures(case: Case) -> str:
@@ -75,6 +93,9 @@ def _notes(cases: Sequence[Case]) -> list[str]:
         f"{verdict(case)}; put it on record: pytest-charllm baseline accept latest --only {case.key}"
         for case in improved
     ]
+    if alone := sum(_by_step_alone(case) for case in cases):
+        how = "Script(tokens_per_step=...) or mark_step(tokens=...)"
+        notes.append(f"{alone} judged by step time alone: tokens per step are not known; say them by {how}")
     unrecorded = sum(_can_be_accepted(case) for case in cases)
     if unrecorded:
         notes.append(
