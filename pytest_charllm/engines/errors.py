@@ -21,3 +21,9 @@ class NoCompiler(BadInput):
     """torch.compile was asked for where there is no compiler to serve it."""
 
     kind = "environment"
+
+
+class MissingPackage(BadInput):
+    """A scenario needs a package that is not installed, or that does not work here."""
+
+    kind = "environment"

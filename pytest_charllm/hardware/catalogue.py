@@ -36,6 +36,8 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Of the package."""
     bf16_tflops: float | None = None
     """Dense."""
+    fp8: bool = False
+    """Its matrix units take 8-bit floats."""
     memory_gb_per_s: float | None = None
 
     @property

@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
 from pytest_charllm.errors import BadInput
-from pytest_charllm.records import Check, Finding, Launch, RankReport
+from pytest_charllm.records import Check, Collective, Finding, Launch, RankReport
 from pytest_charllm.scenario import Precision, Scenario
 from pytest_charllm.scenario.flops import hardware_flops_per_step
 from pytest_charllm.scenario.models import parameters, shape_of
-from pytest_charllm.scenario.traffic import collectives
+from pytest_charllm.scenario.traffic import Predicted, collectives
 
-LOSS_LIMIT = {Precision.FP32: 1e-6, Precision.BF16: 5e-4}
-"""Relative. Measured on two to four ranks: 6e-8 in fp32, 5e-5 in bf16; a wrong reduction is off by percents."""
-GRAD_NORM_LIMIT = {Precision.FP32: 1e-5, Precision.BF16: 2e-2}
+LOSS_LIMIT = {Precision.FP32: 1e-6, Precision.BF16: 5e-4, Precision.FP8: 5e-3}
+"""Relative. Measured on two to four ranks: 6e-8 in fp32, 5e-5 in bf16; a wrong reduction is off by percents. That of
+fp8 is for the rounding of its three bits of mantissa and has not been measured on hardware."""
+GRAD_NORM_LIMIT = {Precision.FP32: 1e-5, Precision.BF16: 2e-2, Precision.FP8: 1e-1}
 """Relative. Measured: 9e-7 in fp32, 3.5e-3 in bf16. Sharper than the loss, from which AdamW hides a wrong scale."""
 
 
@@ -82,33 +83,37 @@ def _equal(name: str, expected: int, observed: Mapping[int, int | None]) -> Chec
 def _traffic(reports: Sequence[RankReport], scenario: Scenario) -> tuple[Check, ...]:
     """Count and bytes a step of every operation on every axis, on every rank."""
     try:
-        predicted = collectives(scenario)
+        predicted = {report.rank: collectives(scenario, report.rank) for report in reports}
     except BadInput:
         return ()
-    counts = {(row.op, row.axis): row.count for row in predicted}
-    sizes = {(row.op, row.axis): row.bytes for row in predicted}
+    seen = {report.rank: report.collectives for report in reports}
     return (
-        _tables(
-            "collective count", counts, {r.rank: {(c.op, c.axis): c.count for c in r.collectives} for r in reports}
-        ),
-        _tables("collective bytes", sizes, {r.rank: {(c.op, c.axis): c.bytes for c in r.collectives} for r in reports}),
+        _tables("collective count", *(_by_call(rows, "count") for rows in (predicted, seen))),
+        _tables("collective bytes", *(_by_call(rows, "bytes") for rows in (predicted, seen))),
     )
 
 
+def _by_call(rows: Mapping[int, Sequence[Predicted | Collective]], field: str) -> dict[int, dict[tuple[str, str], int]]:
+    """rank -> (operation, axis) -> the field."""
+    return {rank: {(row.op, row.axis): getattr(row, field) for row in each} for rank, each in rows.items()}
+
+
 def _tables(
-    name: str, expected: Mapping[tuple[str, str], int], observed: Mapping[int, Mapping[tuple[str, str], int]]
+    name: str,
+    expected: Mapping[int, Mapping[tuple[str, str], int]],
+    observed: Mapping[int, Mapping[tuple[str, str], int]],
 ) -> Check:
-    """Equality of whole tables; the entry furthest off is the one that is told."""
+    """Equality of whole tables on every rank; the entry furthest off is the one that is told."""
     entries = [
-        (abs(seen.get(key, 0) - expected.get(key, 0)), rank, key)
+        (abs(seen.get(key, 0) - expected[rank].get(key, 0)), rank, key)
         for rank, seen in observed.items()
-        for key in {*expected, *seen}
+        for key in {*expected[rank], *seen}
     ]
     gap, rank, key = max(entries, default=(0, 0, ("", "")), key=lambda entry: (entry[0], -entry[1], entry[2]))
     if not gap:
-        total = f"{sum(expected.values()):,}"
+        total = f"{sum(expected[min(expected)].values()):,}" if expected else "a report"
         return Check(name=name, ok=bool(observed), expected=total, observed=total if observed else "not reported")
-    want, got = expected.get(key, 0), observed[rank].get(key, 0)
+    want, got = expected[rank].get(key, 0), observed[rank].get(key, 0)
     return Check(
         name=name,
         ok=False,

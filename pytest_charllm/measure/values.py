@@ -139,6 +139,8 @@ def _mfu(scenario: Scenario, machine: Machine, tokens_per_s: float | None) -> Va
     """Model FLOP/s of one GPU over its dense bf16 peak, by the formula `FLOP_FORMULA`."""
     if isinstance(scenario.work, Script) or tokens_per_s is None:
         return missing("mfu", "FLOPs of a script are not known")
+    if scenario.options.precision is Precision.FP8:
+        return missing("mfu", "an fp8 step has products in fp8 and in bf16, whose peaks differ")
     if scenario.options.precision is not Precision.BF16:
         return missing("mfu", f"no {scenario.options.precision} peak in the catalogue")
     hardware = CATALOGUE.get(machine.variant)

@@ -165,6 +165,17 @@ def sharding(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken
     return None
 
 
+def precision(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
+    """fp8 needs matrix units for it, and layers that are whole: a split one also sums what its ranks have."""
+    if scenario.options.precision is not Precision.FP8:
+        return None
+    if not hardware.fp8:
+        return Broken("fp8", f"{hardware.variant} has no matrix units for 8-bit floats")
+    if scenario.layout.tp > 1:
+        return Broken("fp8", f"linear layers in fp8 are not split over tp, asked tp{scenario.layout.tp}")
+    return None
+
+
 def batch(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
     """The global batch is a whole number of microbatches on every data-parallel rank."""
     microbatch, dp = scenario.training.microbatch, scenario.layout.dp
@@ -177,6 +188,26 @@ def engine(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken |
     """The engine composes all of it, see `capabilities`."""
     detail = unsupported(scenario)
     return None if detail is None else Broken("engine", detail)
+
+
+def deepspeed(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
+    """What DeepSpeed cannot put together of all that it does."""
+    if scenario.engine != "deepspeed":
+        return None
+    layout, shape, compiled = scenario.layout, shape_of(scenario), scenario.options.compile
+    staged, zero3 = layout.pp > 1, layout.sharding is Sharding.ZERO3
+    refusals = (
+        (staged and layout.sharding in (Sharding.ZERO2, Sharding.ZERO3), f"no pipeline with {layout.sharding}"),
+        (staged and shape.tied, f"no pipeline for {shape.name}: its head is tied to the embedding of the first stage"),
+        (shape.experts and staged, f"no pipeline for the experts of {shape.name}"),
+        (shape.experts and zero3, f"no zero3 for the experts of {shape.name}"),
+        (compiled and zero3, "no compiled blocks with zero3, whose hooks are inside of them; ask for compile=False"),
+        (compiled and shape.experts, "no compiled experts, whose sizes follow the routing; ask for compile=False"),
+    )
+    for refused, detail in refusals:
+        if refused:
+            return Broken("engine", f"deepspeed has {detail}")
+    return None
 
 
 def memory(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
@@ -193,7 +224,7 @@ def memory(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken |
 
 
 RULES: tuple[Rule, ...] = (
-    numbers, world, tensor_parallel, pipeline, context, ulysses, ring, experts, sharding, batch, engine, memory,
+    numbers, world, tensor_parallel, pipeline, context, ulysses, ring, experts, sharding, precision, batch, engine, deepspeed, memory,
 )  # fmt: skip
 """In the order in which they are asked: `numbers` guards the divisions, `memory` relies on all before it."""
 

@@ -50,7 +50,7 @@ def need(scenario: Scenario) -> MemoryNeed:
 
 def _stage_need(scenario: Scenario, stage: int) -> MemoryNeed:
     shape, layout, options = shape_of(scenario), scenario.layout, scenario.options
-    element = 2 if options.precision is Precision.BF16 else 4
+    element = 4 if options.precision is Precision.FP32 else 2
     layers = _layers_of_stage(shape, layout, stage)
     dense, experts, ends = _parameters_of_stage(shape, layout, stage, layers)
     held = dense + experts + ends

@@ -17,6 +17,7 @@ _PRODUCTS = {
     aten.addmm.default,
     aten.bmm.default,
     aten._grouped_mm.default,
+    aten._scaled_mm.default,
     aten._scaled_dot_product_cudnn_attention.default,
     aten._scaled_dot_product_efficient_attention.default,
     aten._scaled_dot_product_flash_attention.default,

@@ -50,7 +50,7 @@ class Setup:
         request, world, scenario = self.request, self.world, self.request.scenario
         began_s = time.perf_counter()
         step = self.make_step(request, self.shape, self.seq, world, generator_device)
-        dtype = torch.bfloat16 if scenario.options.precision is Precision.BF16 else torch.float32
+        dtype = torch.float32 if scenario.options.precision is Precision.FP32 else torch.bfloat16
         if scenario.layout.ring:
             backend = ring.kernel(world.device)
         else:
