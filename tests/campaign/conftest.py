@@ -132,7 +132,7 @@ def _report(request: LaunchRequest, rank: int, ending: Ending) -> RankReport:
         return msgspec.structs.replace(
             plain, losses=losses, grad_norms=norms,
             reference=Reference(losses=losses, grad_norms=norms) if rank == 0 else None,
-            collectives=tuple(Collective(**row._asdict()) for row in collectives(scenario)),
+            collectives=tuple(Collective(**row._asdict()) for row in collectives(scenario, rank)),
             flops_per_step=hardware_flops_per_step(scenario) + (not ending.flops),
         )  # fmt: skip
     step_s = (STEP_S * (1 + ending.slowdown),) * STEPS

@@ -122,7 +122,7 @@ def test_lost_collectives_fail(make: SimpleNamespace, fp32: Scenario) -> None:
 
 def test_layout_without_a_prediction_says_so(make: SimpleNamespace) -> None:
     """A check that is silently not made reads like one that passed."""
-    scenario = Scenario(work=Training(model="llama3-1b", layers=2, microbatch=1), layout=Layout(pp=2))
+    scenario = Scenario(work=Training(model="mixtral-8x7b", layers=2, microbatch=1), layout=Layout(dp=2, ep=2))
     plain = Scenario(work=scenario.work, layout=Layout(dp=2))
     launch = replace(diagnostic(make, plain), scenario=scenario)
     measurement = measure(launch, None, make.machine())

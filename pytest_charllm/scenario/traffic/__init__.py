@@ -10,8 +10,10 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from pytest_charllm.errors import BadInput
+from pytest_charllm.scenario.models import shape_of
 from pytest_charllm.scenario.spec import Scenario
-from pytest_charllm.scenario.traffic import context, data, tensor
+from pytest_charllm.scenario.stages import held_stages
+from pytest_charllm.scenario.traffic import context, data, pipeline, tensor
 from pytest_charllm.scenario.traffic.calls import FP32, MIB, Call
 
 
@@ -24,18 +26,24 @@ class Predicted(NamedTuple):
     bytes: int
 
 
-def collectives(scenario: Scenario, bucket_cap_bytes: int = 25 * MIB) -> tuple[Predicted, ...]:
-    """What one rank must be seen to call in one optimizer step, sorted by axis and kind.
+def collectives(scenario: Scenario, rank: int = 0, bucket_cap_bytes: int = 25 * MIB) -> tuple[Predicted, ...]:
+    """What a rank must be seen to call in one optimizer step, sorted by axis and kind. Ranks of a pipeline differ.
 
     `bucket_cap_bytes` is DDP's own default. Raises `BadInput` for a layout that this table does not cover.
     """
     layout = scenario.layout
-    if layout.pp > 1 or layout.ep > 1:
+    if layout.ep > 1:
         raise BadInput(f"traffic of {scenario.key} is not predicted")
     if layout.world == 1:
         return ()
-    calls = [*data.calls(scenario, bucket_cap_bytes), *tensor.calls(scenario), *context.calls(scenario)]
-    if data.is_sharded(layout) or layout.tp > 1 or scenario.options.distributed_optimizer:
+    held = held_stages(layout, shape_of(scenario).layers, rank)
+    calls = [
+        *data.calls(scenario, held, bucket_cap_bytes),
+        *tensor.calls(scenario, held),
+        *context.calls(scenario, held),
+        *pipeline.calls(scenario, held),
+    ]
+    if data.is_sharded(layout) or layout.tp > 1 or layout.pp > 1 or scenario.options.distributed_optimizer:
         calls.append(Call("all-reduce", "world", FP32))
     return _summed(calls)
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-from pytest_charllm.scenario.models import ModelShape, parameter_list, sequence
+from pytest_charllm.scenario.models import ModelShape, sequence
 from pytest_charllm.scenario.placement import local_size
 from pytest_charllm.scenario.spec import Layout, Precision, Scenario
+from pytest_charllm.scenario.stages import Stage, held_parameters
 
 FP32 = 4
 MIB = 1 << 20
+
+Held = tuple[Stage, ...]
+"""The pipeline stages of one rank; without a pipeline the whole model as one."""
 
 
 class Call(NamedTuple):
@@ -26,14 +30,18 @@ def element_bytes(scenario: Scenario) -> int:
     return 4 if scenario.options.precision is Precision.FP32 else 2
 
 
+def layers_of(held: Held) -> int:
+    return sum(len(stage.layers) for stage in held)
+
+
 def local_tokens(scenario: Scenario) -> int:
     """Tokens of a microbatch that one context-parallel rank has."""
-    return scenario.work.microbatch * sequence(scenario) // scenario.layout.cp
+    return scenario.training.microbatch * sequence(scenario) // scenario.layout.cp
 
 
-def local_parameters(shape: ModelShape, layout: Layout) -> list[tuple[str, tuple[int, ...]]]:
-    """`parameter_list` with the sizes that one rank holds before data-parallel sharding."""
-    return [(name, local_size(shape, name, size, layout)) for name, size in parameter_list(shape)]
+def local_parameters(shape: ModelShape, layout: Layout, held: Held) -> list[tuple[str, tuple[int, ...]]]:
+    """What the stages of a rank have, in order of use, with the sizes that it holds before data-parallel sharding."""
+    return [(name, local_size(shape, name, size, layout)) for name, size in held_parameters(shape, held)]
 
 
 def in_buckets(sizes: list[tuple[int, ...]], limit_bytes: int, first_limit_bytes: int | None = None) -> list[int]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pytest_charllm.scenario.models import shape_of
 from pytest_charllm.scenario.spec import Recompute, Scenario
-from pytest_charllm.scenario.traffic.calls import FP32, Call, element_bytes, local_tokens
+from pytest_charllm.scenario.traffic.calls import FP32, Call, Held, element_bytes, layers_of, local_tokens
 
 
-def calls(scenario: Scenario) -> list[Call]:
+def calls(scenario: Scenario, held: Held) -> list[Call]:
     """Per microbatch and layer. Ulysses: queries, keys and values in one all-to-all and the output in another, both
     back in the backward pass, and again under recomputation, since what is kept of the attention is its result alone.
 
@@ -28,4 +28,4 @@ def calls(scenario: Scenario) -> list[Call]:
         passes = 2 if recompute is Recompute.NONE else 3
         attention = [Call("all-to-all", "cp", element_bytes(scenario) * size) for size in (out + keys_values, out)]
         attention *= passes
-    return attention * (shape.layers * scenario.accumulation)
+    return attention * (layers_of(held) * scenario.accumulation)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import ceil, prod
 
-from pytest_charllm.scenario.models import shape_of
+from pytest_charllm.scenario.models import ModelShape, shape_of
 from pytest_charllm.scenario.placement import placement
 from pytest_charllm.scenario.spec import Layout, Scenario, Sharding
-from pytest_charllm.scenario.traffic.calls import FP32, MIB, Call, element_bytes, in_buckets, local_parameters
+from pytest_charllm.scenario.traffic.calls import FP32, MIB, Call, Held, element_bytes, in_buckets, local_parameters
 
 Rows = list[tuple[str, tuple[int, ...]]]
 
@@ -17,13 +18,13 @@ _FIRST_BUCKET_BYTES = MIB
 OPTIMIZER_BUCKET_BYTES = 128 * MIB
 
 
-def calls(scenario: Scenario, bucket_cap_bytes: int) -> list[Call]:
+def calls(scenario: Scenario, held: Held, bucket_cap_bytes: int) -> list[Call]:
     layout = scenario.layout
     if layout.dp * layout.cp == 1:
         return []
     if scenario.options.distributed_optimizer:
-        return _distributed_optimizer(scenario)
-    return _fsdp(scenario) if is_sharded(layout) else _ddp(scenario, bucket_cap_bytes)
+        return _distributed_optimizer(scenario, held)
+    return _fsdp(scenario, held) if is_sharded(layout) else _ddp(scenario, held, bucket_cap_bytes)
 
 
 def is_sharded(layout: Layout) -> bool:
@@ -35,21 +36,22 @@ def shards(layout: Layout) -> int:
     return layout.dp * layout.cp // layout.replicas if is_sharded(layout) else 1
 
 
-def _ddp(scenario: Scenario, bucket_cap_bytes: int) -> list[Call]:
+def _ddp(scenario: Scenario, held: Held, bucket_cap_bytes: int) -> list[Call]:
     """DDP's gradient buckets, once it has rebuilt them after its first step.
 
     Gradients become ready in reverse order of use. With accumulation only the last microbatch reduces. A compiled
     block hands over its gradients in another order, which may shift where a bucket ends, but never their bytes.
-    Without overlap there is no DDP: the same gradients are reduced after the last backward pass.
+    Without overlap, and around stages of a pipeline, there is no DDP: the same gradients are reduced after the last
+    backward pass.
     """
-    if not scenario.options.overlap:
-        forward = [size for _, size in local_parameters(shape_of(scenario), scenario.layout)]
-        return [Call("all-reduce", "dp", size) for size in in_buckets(forward, bucket_cap_bytes)]
-    sizes = [size for _, size in reversed(local_parameters(shape_of(scenario), scenario.layout))]
+    sizes = [size for _, size in local_parameters(shape_of(scenario), scenario.layout, held)]
+    if not scenario.options.overlap or scenario.layout.pp > 1:
+        return [Call("all-reduce", "dp", size) for size in in_buckets(sizes, bucket_cap_bytes)]
+    sizes.reverse()
     return [Call("all-reduce", "dp", size) for size in in_buckets(sizes, bucket_cap_bytes, _FIRST_BUCKET_BYTES)]
 
 
-def _distributed_optimizer(scenario: Scenario) -> list[Call]:
+def _distributed_optimizer(scenario: Scenario, held: Held) -> list[Call]:
     """Each bucket's gradients are scattered and its weights gathered, once a step, in fp32, filled up to the ranks.
     With sequence parallelism the pieces of what every tp rank has whole are summed over tp."""
     layout, shape = scenario.layout, shape_of(scenario)
@@ -58,7 +60,7 @@ def _distributed_optimizer(scenario: Scenario) -> list[Call]:
     for whole in (True, False) if layout.tp > 1 else (None,):
         sizes = [
             size
-            for name, size in reversed(local_parameters(shape, layout))
+            for name, size in reversed(local_parameters(shape, layout, held))
             if whole in (None, placement(shape, name).tp_dim is None)
         ]
         for size in in_buckets(sizes, OPTIMIZER_BUCKET_BYTES):
@@ -70,27 +72,34 @@ def _distributed_optimizer(scenario: Scenario) -> list[Call]:
     return result
 
 
-def _fsdp(scenario: Scenario) -> list[Call]:
+def _fsdp(scenario: Scenario, held: Held) -> list[Call]:
     """FSDP2 with one group a block, and a root group of all other parameters.
 
     Each microbatch gathers a block for its forward pass and, where it is freed in between, again for its backward
     pass; the root group stays whole in between. Gradients are reduced in fp32, group by group, in every microbatch:
-    over the shards, and with hsdp the shards over the replicas. Weights that stay gathered do so within a microbatch.
+    over the shards, and with hsdp the shards over the replicas. Weights that stay gathered do so within a microbatch;
+    in a pipeline all of this happens once a step.
     """
     layout, shape, ranks = scenario.layout, shape_of(scenario), shards(scenario.layout)
-    rows = local_parameters(shape, layout)
-    block = padded([row for row in rows if row[0].startswith("blocks.0.")], ranks)
-    root = padded([row for row in rows if not row[0].startswith("blocks.")], ranks)
-    groups = [*[block] * shape.layers, root]
-    gathers = shape.layers * (1 if layout.gathered else 2)
+    once = layout.pp > 1
     result: list[Call] = []
-    for _ in range(scenario.accumulation):
-        result += [Call("all-gather", "dp", element_bytes(scenario) * block)] * gathers
-        result += [Call("all-gather", "dp", element_bytes(scenario) * root)]
-        result += [Call("reduce-scatter", "dp", FP32 * size) for size in groups]
+    for size, is_block in _groups(shape, layout, held):
+        gathers = 2 if is_block and not (layout.gathered or once) else 1
+        result += [Call("all-gather", "dp", element_bytes(scenario) * size)] * gathers
+        result += [Call("reduce-scatter", "dp", FP32 * size)]
         if layout.replicas > 1:
-            result += [Call("all-reduce", "dp", FP32 * size // ranks) for size in groups]
-    return result
+            result += [Call("all-reduce", "dp", FP32 * size // ranks)]
+    return result * (1 if once else scenario.accumulation)
+
+
+def _groups(shape: ModelShape, layout: Layout, held: Held) -> Iterator[tuple[int, bool]]:
+    """(elements as they travel, whether it is a block) of the groups of each stage that has parameters in them."""
+    for stage in held:
+        rows = local_parameters(shape, layout, (stage,))
+        block = padded([row for row in rows if row[0].startswith(f"blocks.{stage.layers[0]}.")], shards(layout))
+        yield from [(block, True)] * len(stage.layers)
+        if root := padded([row for row in rows if not row[0].startswith("blocks.")], shards(layout)):
+            yield root, False
 
 
 def padded(rows: Rows, ranks: int) -> int:

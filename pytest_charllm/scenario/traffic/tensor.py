@@ -11,8 +11,10 @@ from pytest_charllm.scenario.traffic.calls import (
     FP32,
     MIB,
     Call,
+    Held,
     element_bytes,
     in_buckets,
+    layers_of,
     local_parameters,
     local_tokens,
 )
@@ -21,7 +23,7 @@ from pytest_charllm.scenario.traffic.data import shards
 _BUCKET_BYTES = 25 * MIB
 
 
-def calls(scenario: Scenario) -> list[Call]:
+def calls(scenario: Scenario, held: Held) -> list[Call]:
     """Per microbatch: attention and feed-forward of each layer, the embedding (left only) and the head (entered only);
     the loss needs the largest logit of each token, then its sum of exponentials and its target's logit.
 
@@ -32,24 +34,26 @@ def calls(scenario: Scenario) -> list[Call]:
         return []
     tokens = local_tokens(scenario)
     size = tokens * shape.hidden * element_bytes(scenario)
-    borders = 2 * shape.layers + 1
+    layers, last = layers_of(held), any(stage.last for stage in held)
+    crossed = 4 * layers + any(stage.first for stage in held) + last
     # Recomputation enters both regions again and leaves the first; what comes after the last product is not needed.
-    again = 0 if scenario.options.recompute is Recompute.NONE else shape.layers
+    again = 0 if scenario.options.recompute is Recompute.NONE else layers
     if layout.sequence_parallel:
-        once = [Call("all-gather", "tp", size)] * (2 * borders + 2 * again)
-        once += [Call("reduce-scatter", "tp", size)] * (2 * borders + again)
+        once = [Call("all-gather", "tp", size)] * (crossed + 2 * again)
+        once += [Call("reduce-scatter", "tp", size)] * (crossed + again)
     else:
-        once = [Call("all-reduce", "tp", size)] * (2 * borders + again)
-    once += [Call("all-reduce", "tp", FP32 * tokens), Call("all-reduce", "tp", 2 * FP32 * tokens)]
+        once = [Call("all-reduce", "tp", size)] * (crossed + again)
+    if last:
+        once += [Call("all-reduce", "tp", FP32 * tokens), Call("all-reduce", "tp", 2 * FP32 * tokens)]
     summed = layout.sequence_parallel and not scenario.options.distributed_optimizer
-    return once * scenario.accumulation + (_partial_gradients(shape, layout) if summed else [])
+    return once * scenario.accumulation + (_partial_gradients(shape, layout, held) if summed else [])
 
 
-def _partial_gradients(shape: ModelShape, layout: Layout) -> list[Call]:
+def _partial_gradients(shape: ModelShape, layout: Layout, held: Held) -> list[Call]:
     """Of the parameters that are whole on every rank, in buckets; of each the shard that FSDP leaves."""
     sizes = [
         (ceil(size[0] / shards(layout)), *size[1:])
-        for name, size in local_parameters(shape, layout)
+        for name, size in local_parameters(shape, layout, held)
         if placement(shape, name).tp_dim is None
     ]
     return [Call("all-reduce", "tp", size) for size in in_buckets(sizes, _BUCKET_BYTES)]
