@@ -1,8 +1,8 @@
 """The stable, readable name of a scenario, and back.
 
     key = model ["." N "L"] ["." layout] ".mb" N [".gb" N] [".seq" N] [".recompute-selective" | ".recompute-full"]
-          [".fp32" | ".fp8"] [".eager"] [".no-overlap"] [".dist-opt"] [".lora" N] [".chunked-loss"]
-          [".reduce" N] [".prefetch" N] [".live" N] ["." engine]
+          [".fp32" | ".fp8"] [".eager"] [".no-overlap"] [".dist-opt"] [".real-routing"] [".lora" N]
+          [".chunked-loss"] [".reduce" N] [".prefetch" N] [".live" N] ["." engine]
 
 The model and the microbatch are always there, everything else only where it is not the default. A value that is written
 out and happens to be the default (all of a model's layers, its own sequence length, the global batch of one microbatch
@@ -41,7 +41,7 @@ MAX_LENGTH = 120
 
 _GRAMMAR = (
     "model[.<N>L][.layout].mb<N>[.gb<N>][.seq<N>][.recompute-selective|.recompute-full][.fp32|.fp8][.eager]"
-    "[.no-overlap][.dist-opt][.lora<N>][.chunked-loss][.reduce<N>][.prefetch<N>][.live<N>][.<engine>]"
+    "[.no-overlap][.dist-opt][.real-routing][.lora<N>][.chunked-loss][.reduce<N>][.prefetch<N>][.live<N>][.<engine>]"
 )
 
 
@@ -66,7 +66,10 @@ def canonical(scenario: Scenario) -> Scenario:
         schedule=None if layout.pp > 1 and layout.schedule == DEFAULT_SCHEDULE else layout.schedule,
         virtual_stages=None if layout.virtual_stages == 2 else layout.virtual_stages,
     )
-    return msgspec.structs.replace(scenario, work=work, layout=layout)
+    options = msgspec.structs.replace(
+        scenario.options, real_routing=scenario.options.real_routing and model.experts > 0
+    )
+    return msgspec.structs.replace(scenario, work=work, layout=layout, options=options)
 
 
 def format_key(scenario: Scenario) -> str:
@@ -178,6 +181,7 @@ _SWITCHES: dict[str, tuple[str, bool]] = {
     "eager": ("compile", False),
     "no-overlap": ("overlap", False),
     "dist-opt": ("distributed_optimizer", True),
+    "real-routing": ("real_routing", True),
 }
 
 _WORDS: dict[str, tuple[str, Any]] = {

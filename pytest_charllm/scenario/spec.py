@@ -151,6 +151,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     """Rank of the adapters on the q, k and v projections, the rest being frozen; 0: everything is trained."""
     chunked_loss: bool = False
     """Head and loss work on a few tokens at a time, so that the logits of a microbatch never exist at once."""
+    real_routing: bool = False
+    """Tokens go to the experts that the router chooses also where time is measured; by default every expert gets the
+    same number of them there."""
     reduce_bucket: int = 500_000_000
     """Gradients that ZeRO reduces at once, in elements, as are the two below; the defaults are DeepSpeed's."""
     prefetch_bucket: int = 50_000_000

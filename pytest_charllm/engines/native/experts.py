@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +14,7 @@ from pytest_charllm.engines.native.grouped import Groups, grouped_product
 from pytest_charllm.engines.native.mesh import Mesh
 from pytest_charllm.engines.native.routing import Balanced, Place, Routed, Way
 from pytest_charllm.engines.native.tensor import Region, all_reduce
+from pytest_charllm.records import Pass, RankRequest
 from pytest_charllm.scenario.models import ModelShape
 
 BALANCE_WEIGHT = 0.01
@@ -24,6 +27,24 @@ class Routing:
     way the experts' results are weighted by the router's probabilities, so it learns."""
 
     real: bool = False
+
+
+def real_routing(request: RankRequest) -> bool:
+    """Parity is of what the router says; time is of balanced routing, unless the scenario asks for the other."""
+    return request.pass_ is Pass.DIAGNOSTIC or request.scenario.options.real_routing
+
+
+@contextmanager
+def balanced(routings: Iterable[Routing]) -> Iterator[None]:
+    """For a step whose work must be known beforehand."""
+    before = [(routing, routing.real) for routing in routings]
+    for routing, _ in before:
+        routing.real = False
+    try:
+        yield
+    finally:
+        for routing, real in before:
+            routing.real = real
 
 
 class Experts(nn.Module):

@@ -37,19 +37,25 @@ class Gradients:
         self._sums: list[tuple[Axis, float, list[nn.Parameter]]] = []
         self._copies: dict[int, list[nn.Parameter]] = defaultdict(list)
         sharded = any(isinstance(parameter, DTensor) for parameter in self.parameters)
-        self._spread = sharded or mesh.tp.size > 1 or mesh.pp.size > 1
-        whole = []
+        self._spread = sharded or mesh.tp.size > 1 or mesh.pp.size > 1 or mesh.ep.size > 1
+        whole, experts, others = [], [], []
         for shape, name, parameter in named:
-            if placement(shape, name).tp_dim is None:
+            tp_dim, expert = placement(shape, name)
+            if tp_dim is None:
                 whole.append(parameter)
+            (experts if expert and mesh.ep.size > 1 else others).append(parameter)
             if parameter is self._tied.copy:
                 continue
-            same = copies(shape, name, mesh) // (mesh.shard.size if isinstance(parameter, DTensor) else 1)
+            shard = mesh.expert_batch if expert else mesh.shard
+            same = copies(shape, name, mesh) // (shard.size if isinstance(parameter, DTensor) else 1)
             self._copies[same if self._spread else 1].append(parameter)
         if stages[0].region.sequence_parallel:
             self._sums.append((mesh.tp, 1.0, whole))
         if not averaged and mesh.batch.size > 1:
-            self._sums.append((mesh.batch, 1 / mesh.batch.size, self.parameters))
+            self._sums.append((mesh.batch, 1 / mesh.batch.size, others))
+        if experts and not sharded:
+            # Tokens of the whole batch have reached some copy of an expert, however few copies there are.
+            self._sums.append((mesh.expert_batch, 1 / mesh.batch.size, experts))
 
     @torch.no_grad()
     def reduce(self) -> None:
@@ -85,6 +91,9 @@ def square_sum(gradients: list[Tensor]) -> Tensor:
 
 def sum_in_buckets(gradients: list[Tensor], axis: Axis, scale: float) -> None:
     """Sum over the ranks of an axis and scale, in place, a bucket at a time."""
+    if axis.size == 1:
+        torch._foreach_mul_(gradients, scale)
+        return
     for bucket in buckets(gradients, _BUCKET_BYTES):
         flat = torch.cat([gradient.flatten() for gradient in bucket])
         dist.all_reduce(flat, group=axis.group)

@@ -41,6 +41,6 @@ def grouped_product(rows: Tensor, weight: Tensor, groups: Groups) -> Tensor:
     if expert_backend(rows.dtype, rows.device) == "grouped-mm":
         return F.grouped_mm(rows, weight.transpose(1, 2), offs=groups.ends)
     if len(set(groups.sizes)) == 1:
-        return torch.bmm(rows.unflatten(0, (len(weight), -1)), weight.transpose(1, 2)).flatten(0, 1)
+        return torch.bmm(rows.unflatten(0, (len(weight), groups.sizes[0])), weight.transpose(1, 2)).flatten(0, 1)
     each = zip(rows.split(groups.sizes), weight.unbind(), strict=True)
     return torch.cat([F.linear(group, matrix) for group, matrix in each])

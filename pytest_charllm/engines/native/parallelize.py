@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_charllm.engines.errors import NoCompiler
 from pytest_charllm.engines.native.distributed_optimizer import ShardedUpdate
+from pytest_charllm.engines.native.experts import Mixture
 from pytest_charllm.engines.native.gradients import Gradients
 from pytest_charllm.engines.native.model import Block, Decoder
 from pytest_charllm.engines.native.update import Update, WholeUpdate
@@ -20,6 +23,7 @@ from pytest_charllm.engines.native.weights import initialize
 from pytest_charllm.engines.native.world import World
 from pytest_charllm.scenario import Precision, Scenario, Sharding
 from pytest_charllm.scenario.models import ModelShape
+from pytest_charllm.scenario.placement import placement
 from pytest_charllm.scenario.stages import Stage, held_stages
 
 
@@ -36,7 +40,13 @@ class Parallel:
 
 
 def parallelize(
-    scenario: Scenario, shape: ModelShape, seq: int, world: World, seed: int, generator_device: torch.device
+    scenario: Scenario,
+    shape: ModelShape,
+    seq: int,
+    world: World,
+    seed: int,
+    generator_device: torch.device,
+    real_routing: bool = False,
 ) -> Parallel:
     """The scenario's model as this rank trains it.
 
@@ -46,7 +56,8 @@ def parallelize(
     layout, mesh = scenario.layout, world.mesh
     sharded = layout.sharding in (Sharding.FSDP, Sharding.HSDP)
     stages = tuple(
-        _build(scenario, shape, stage, seq, world) for stage in held_stages(layout, shape.layers, world.rank)
+        _build(scenario, shape, stage, seq, world, real_routing)
+        for stage in held_stages(layout, shape.layers, world.rank)
     )
     for stage in stages:
         initialize(stage, seq, world.device, seed, generator_device, mesh)
@@ -58,13 +69,14 @@ def parallelize(
     return Parallel(stages, _replicate(stages[0], world) if wrapped else stages[0], update)
 
 
-def _build(scenario: Scenario, shape: ModelShape, stage: Stage, seq: int, world: World) -> Decoder:
+def _build(scenario: Scenario, shape: ModelShape, stage: Stage, seq: int, world: World, real_routing: bool) -> Decoder:
     """One stage, still without memory."""
     layout, options = scenario.layout, scenario.options
     sharded = layout.sharding in (Sharding.FSDP, Sharding.HSDP)
     with torch.device("meta"):
         model = Decoder(shape, world.mesh, stage, layout.sequence_parallel, layout.ring)
     model.seq = seq // layout.cp
+    model.routing.real = real_routing
     for block in _blocks(model):
         block.recompute = options.recompute
     if options.compile:
@@ -80,16 +92,27 @@ def _blocks(model: Decoder) -> list[Block]:
     return [block for block in model.blocks.values() if isinstance(block, Block)]
 
 
-def _compile(model: Decoder, device: torch.device) -> None:
-    """Each block and the loss on its own: compile time then does not grow with the number of layers."""
+def _compile(model: Decoder, device: torch.device, sharded: bool) -> None:
+    """Each block and the loss on its own: compile time then does not grow with the number of layers.
+
+    Of a mixture only parts where its block is no one graph: real routing waits for the device in the middle of it, and
+    FSDP gathers each of its layers of experts by itself.
+    """
     check_compiler(device)
     # Else Dynamo cuts a block's graph where DDP's buckets end, which recompute does not survive. There is nothing
     # to gain: between separately compiled blocks the reduction overlaps by itself.
     torch._dynamo.config.optimize_ddp = False
+    compiled = partial(torch.compile, fullgraph=True, dynamic=False)
     for block in _blocks(model):
-        # The method rather than the module, so that the hooks of FSDP stay outside of the compiled graph.
-        block.forward = torch.compile(block.forward, fullgraph=True, dynamic=False)  # type: ignore[method-assign]
-    model.loss = torch.compile(model.loss, fullgraph=True, dynamic=False)
+        # Methods rather than modules, so that the hooks of FSDP stay outside of the compiled graphs.
+        if isinstance(block.ffn, Mixture) and (model.routing.real or sharded):
+            block.attended = compiled(block.attended)  # type: ignore[method-assign]
+            block.ffn.join = compiled(block.ffn.join)  # type: ignore[method-assign]
+            if not model.routing.real:
+                block.ffn.gate = compiled(block.ffn.gate)  # type: ignore[method-assign]
+        else:
+            block.forward = compiled(block.forward)  # type: ignore[method-assign]
+    model.loss = compiled(model.loss)
 
 
 def _shard(model: Decoder, scenario: Scenario, world: World) -> None:
@@ -101,12 +124,36 @@ def _shard(model: Decoder, scenario: Scenario, world: World) -> None:
     # A pipeline runs its microbatches in between each other: weights stay gathered from its first pass to its last.
     freed = not scenario.layout.gathered and scenario.layout.pp == 1
     for block in _blocks(model):
+        if isinstance(block.ffn, Mixture):
+            _shard_experts(block.ffn, world, policy, freed)
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=freed)
     # The root holds embedding, last norm and head: used last and first, so it stays gathered for the backward pass.
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
 
 
+def _shard_experts(mixture: Mixture, world: World, policy: MixedPrecisionPolicy, freed: bool) -> None:
+    """Over the ranks with the same experts, whole experts where that comes out even. Each layer is gathered when it is
+    at work, which holds a third of the experts at a time."""
+    ranks = world.mesh.expert_batch.size
+    dim = 0 if mixture.place.local % ranks == 0 else 1
+    for experts in (mixture.w1, mixture.w3, mixture.w2):
+        fully_shard(
+            experts,
+            mesh=world.mesh.device_mesh(world.device, expert=True),
+            mp_policy=policy,
+            reshard_after_forward=freed,
+            shard_placement_fn=lambda _: Shard(dim),
+        )
+        # An average over these ranks would leave out that tokens came from the whole batch. A sum that is divided
+        # afterwards is what every backend can do.
+        experts.set_gradient_divide_factor(float(world.mesh.batch.size))
+        experts.set_force_sum_reduction_for_comms(True)
+
+
 def _replicate(model: Decoder, world: World) -> nn.Module:
+    if world.mesh.ep.size > 1:
+        experts = [name for name, _ in model.named_parameters() if placement(model.shape, name).expert]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, experts)
     devices = [world.device] if world.device.type == "cuda" else None
     return DistributedDataParallel(model, devices, process_group=world.mesh.batch.group, gradient_as_bucket_view=True)
 

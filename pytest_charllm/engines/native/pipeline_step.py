@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pytest_charllm.engines.native.counting import CollectiveCounter
 from pytest_charllm.engines.native.data import Batches
+from pytest_charllm.engines.native.experts import balanced, real_routing
 from pytest_charllm.engines.native.parallelize import parallelize
 from pytest_charllm.engines.native.pipeline import build_schedule, build_stages
 from pytest_charllm.engines.native.step import microbatch_weight
@@ -32,9 +33,10 @@ class PipelineStep:
     ) -> None:
         scenario = request.scenario
         layout, mesh = scenario.layout, world.mesh
-        parallel = parallelize(scenario, shape, seq, world, request.seed, generator_device)
+        parallel = parallelize(scenario, shape, seq, world, request.seed, generator_device, real_routing(request))
         self.update = parallel.update
         self.batches = Batches(scenario, shape.vocab, seq, request.seed, world)
+        self._routings = [stage.routing for stage in parallel.stages]
         self.parameter_count = count_parameters(parallel.stages, world)
         self._labels = mesh.labels
         dtype = torch.float32 if scenario.options.precision is Precision.FP32 else torch.bfloat16
@@ -64,7 +66,7 @@ class PipelineStep:
 
     @contextmanager
     def counting_collectives(self) -> Iterator[Callable[[], tuple[Collective, ...]]]:
-        with CollectiveCounter(self._labels) as counter:
+        with balanced(self._routings), CollectiveCounter(self._labels) as counter:
             yield counter.collectives
 
     def _weighted(self, loss: Tensor, targets: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ def train_reference(request: RankRequest, shape: ModelShape, seq: int, device: t
     scenario = request.scenario
     with torch.device("meta"):
         model = Decoder(shape)
+    model.routing.real = True
     initialize(model, seq, device, request.seed, generator_device=torch.device("cpu"))
     optimizer = adamw(model.parameters())
     losses, norms = [], []
@@ -35,6 +36,9 @@ def train_reference(request: RankRequest, shape: ModelShape, seq: int, device: t
         for rows in sequences.split(scenario.training.microbatch):
             logits = model(rows[:, :-1])
             share = F.cross_entropy(logits, rows[:, 1:].flatten(), reduction="sum") / tokens
+            if model.balance is not None:
+                # Of one microbatch of one data-parallel rank: no rank balances over more than that.
+                share = share + model.balance * (len(rows) / scenario.global_batch)
             share.backward()
             loss += share.item()
         norms.append(_clip([parameter.grad for parameter in model.parameters() if parameter.grad is not None]))

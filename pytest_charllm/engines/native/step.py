@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pytest_charllm.engines.native.counting import CollectiveCounter
 from pytest_charllm.engines.native.data import Batches
+from pytest_charllm.engines.native.experts import balanced, real_routing
 from pytest_charllm.engines.native.parallelize import parallelize
 from pytest_charllm.engines.native.weights import count_parameters
 from pytest_charllm.engines.native.world import World
@@ -29,10 +30,11 @@ class Step:
         self, request: RankRequest, shape: ModelShape, seq: int, world: World, generator_device: torch.device
     ) -> None:
         scenario = request.scenario
-        parallel = parallelize(scenario, shape, seq, world, request.seed, generator_device)
+        parallel = parallelize(scenario, shape, seq, world, request.seed, generator_device, real_routing(request))
         self.model, self.update = parallel.module, parallel.update
         self.batches = Batches(scenario, shape.vocab, seq, request.seed, world)
         self.accumulation = scenario.accumulation
+        self._routings = [stage.routing for stage in parallel.stages]
         self.parameter_count = count_parameters(parallel.stages, world)
         self._labels = world.mesh.labels
 
@@ -52,7 +54,7 @@ class Step:
 
     @contextmanager
     def counting_collectives(self) -> Iterator[Callable[[], tuple[Collective, ...]]]:
-        with CollectiveCounter(self._labels) as counter:
+        with balanced(self._routings), CollectiveCounter(self._labels) as counter:
             yield counter.collectives
 
     def _reducing(self, last: bool) -> AbstractContextManager[None]:
