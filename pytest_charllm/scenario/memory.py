@@ -69,7 +69,9 @@ def _stage_need(scenario: Scenario, stage: int) -> MemoryNeed:
 
     tokens = scenario.training.microbatch * sequence(scenario) / layout.cp
     in_flight = min(max(scenario.accumulation, 1), layout.pp - stage)
-    kept, working = _activations_per_token(shape, options.recompute, options.compile, element)
+    kept, working = _activations_per_token(
+        shape, options.recompute, options.compile, element, exchanged=layout.cp > 1 and not layout.ring
+    )
     activations = tokens * (in_flight * layers * kept + working) / layout.tp
     logits = tokens * shape.vocab / layout.tp * _bytes_per_logit(options.compile, element)
     if stage < layout.pp - 1:
@@ -125,12 +127,15 @@ def _bytes_per_logit(compiled: bool, element: int) -> int:
     return 2 * element if compiled else element + 3 * 4
 
 
-def _activations_per_token(shape: ModelShape, recompute: Recompute, compiled: bool, element: int) -> tuple[int, int]:
+def _activations_per_token(
+    shape: ModelShape, recompute: Recompute, compiled: bool, element: int, exchanged: bool
+) -> tuple[int, int]:
     """Bytes of one token: (kept by each layer until its backward pass, needed on top by the layer at work).
 
     Without recomputation a layer keeps its input, the attention's input, q, k, v and output, the sum after it, and
     the feed-forward's input and inner tensors; a compiler fuses silu and the product with it into one. Selective
     recomputation keeps the layer's input and the results of matrix products and attention; full only the input.
+    Ulysses has the attention's output once more, `exchanged` for that of the rank's own tokens.
     """
     hidden, ffn = shape.hidden, shape.ffn
     attention = 2 * hidden + 2 * shape.kv_width
@@ -140,7 +145,7 @@ def _activations_per_token(shape: ModelShape, recompute: Recompute, compiled: bo
         ffn_tensors, ffn_products = hidden + (3 if compiled else 4) * ffn, hidden + 2 * ffn
     if shape.experts:
         ffn_tensors, ffn_products = hidden + shape.topk * (hidden + ffn_tensors), shape.topk * ffn_products
-    everything = 2 * hidden + hidden + attention + ffn_tensors
+    everything = 2 * hidden + hidden * (2 if exchanged else 1) + attention + ffn_tensors
     if recompute is Recompute.NONE:
         return element * everything, 0
     kept = 2 * hidden + attention + ffn_products if recompute is Recompute.SELECTIVE else hidden

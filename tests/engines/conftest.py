@@ -18,6 +18,7 @@ from pytest_charllm.records import Fault, Pass, RankReport, RankRequest, from_js
 from pytest_charllm.scenario import Layout, Options, Precision, Scenario, Training
 
 MakeRequest = Callable[..., RankRequest]
+RunRanks = Callable[[Path, Path, int], None]
 TrainCases = Callable[[int, Mapping[str, tuple[str, RankRequest]]], dict[str, list[RankReport]]]
 
 
@@ -78,15 +79,7 @@ def train_cases(tmp_path_factory: pytest.TempPathFactory) -> TrainCases:
         folder = tmp_path_factory.mktemp(f"{world}-ranks")
         encoded = [(name, change, msgspec.to_builtins(request)) for name, (change, request) in cases.items()]
         (folder / "cases.json").write_text(json.dumps(encoded))
-        ranks = [_start(folder, rank, world) for rank in range(world)]
-        try:
-            codes = [process.wait(timeout=240) for process in ranks]
-        finally:
-            for process in ranks:
-                process.kill()
-                process.wait()
-        outputs = [(folder / f"output.{rank}").read_text() for rank in range(world)]
-        assert codes == [0] * world, "".join(outputs)
+        _run_ranks(Path(__file__).with_name("rank_program.py"), folder, world)
         return {
             name: [
                 from_json((path := folder / f"{name}.{rank}.json").read_bytes(), RankReport, path)
@@ -98,9 +91,28 @@ def train_cases(tmp_path_factory: pytest.TempPathFactory) -> TrainCases:
     return train
 
 
-def _start(folder: Path, rank: int, world: int) -> subprocess.Popen[bytes]:
+@pytest.fixture(scope="session")
+def run_ranks() -> RunRanks:
+    """(program, its folder, world) -> nothing, once every rank has ended well."""
+    return _run_ranks
+
+
+def _run_ranks(program: Path, folder: Path, world: int) -> None:
+    ranks = [_start(program, folder, rank, world) for rank in range(world)]
+    try:
+        codes = [process.wait(timeout=240) for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    outputs = [(folder / f"output.{rank}").read_text() for rank in range(world)]
+    assert codes == [0] * world, "".join(outputs)
+
+
+def _start(program: Path, folder: Path, rank: int, world: int) -> subprocess.Popen[bytes]:
     environment = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), OMP_NUM_THREADS="1")
     environment["PYTHONPATH"] = os.pathsep.join(path for path in (str(Path(__file__).parents[2]), *sys.path) if path)
-    command = [sys.executable, str(Path(__file__).with_name("rank_program.py")), str(folder)]
     with (folder / f"output.{rank}").open("wb") as output:
-        return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            [sys.executable, str(program), str(folder)], env=environment, stdout=output, stderr=subprocess.STDOUT
+        )

@@ -109,3 +109,10 @@ def test_directions(
     largest = max(none.gradients, none.activations + none.logits)
     fixed = none.parameters + none.optimizer
     assert fixed + largest - 2 <= none.total <= fixed + none.gradients + none.activations + none.logits + 2
+
+
+def test_ulysses_keeps_what_it_exchanged() -> None:
+    """The output of attention is there twice, by heads and by tokens; a ring has it once."""
+    ulysses, ring = need(parse_key("llama3-8b.cp2.mb1")), need(parse_key("llama3-8b.cp2+ring.mb1"))
+    it = shape("llama3-8b")
+    assert ulysses.activations - ring.activations == 2 * it.layers * it.hidden * it.seq // 2
