@@ -151,14 +151,15 @@ def experts(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken 
 
 
 def sharding(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
-    """Sharding needs somebody to share with; the replicas of hsdp split the data-parallel ranks."""
+    """Sharding needs somebody to share with, and context-parallel ranks have the same parameters too; the replicas of
+    hsdp split the data-parallel ranks."""
     layout = scenario.layout
-    if layout.sharding is not Sharding.NONE and layout.dp == 1:
-        return Broken("sharding", f"{layout.sharding} needs dp above 1")
+    if layout.sharding is not Sharding.NONE and layout.dp * layout.cp == 1:
+        return Broken("sharding", f"{layout.sharding} needs dp or cp above 1")
     if layout.sharding in _ZERO and scenario.engine != "deepspeed":
         return Broken("sharding", f"{layout.sharding} is DeepSpeed's, the engine is {scenario.engine}")
     if layout.sharding is Sharding.HSDP:
-        if not 1 < layout.replicas < layout.dp or layout.dp % layout.replicas:
+        if not 1 < layout.replicas < layout.dp * layout.cp or layout.dp % layout.replicas:
             return Broken("sharding", f"hsdp{layout.replicas} does not split dp{layout.dp} into groups of ranks")
     elif layout.replicas > 1:
         return Broken("sharding", f"{layout.replicas} replicas belong to hsdp, not to sharding {layout.sharding}")
@@ -224,7 +225,8 @@ def memory(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken |
 
 
 RULES: tuple[Rule, ...] = (
-    numbers, world, tensor_parallel, pipeline, context, ulysses, ring, experts, sharding, precision, batch, engine, deepspeed, memory,
+    numbers, world, tensor_parallel, pipeline, context, ulysses, ring, experts, sharding, precision, batch, engine,
+    deepspeed, memory,
 )  # fmt: skip
 """In the order in which they are asked: `numbers` guards the divisions, `memory` relies on all before it."""
 
