@@ -10,9 +10,11 @@ from pytest_charllm.devices.nvml_fields import (
     REMEDIES,
     SUCCESS,
     VALUE_MEMBERS,
+    VERSION_MISMATCH,
     Field,
     code_name,
 )
+from pytest_charllm.devices.nvml_versions import versions
 from pytest_charllm.errors import DeviceError
 
 
@@ -26,7 +28,8 @@ class NvmlError(Exception):
     def explain(self, what: str) -> str:
         """``NVML does not start: LibRmVersionMismatch (18): reboot...``, one line with its remedy."""
         remedy = REMEDIES.get(self.code)
-        return f"{what}: {self}" + (f": {remedy}" if remedy else "")
+        found = versions() if self.code == VERSION_MISMATCH else ""
+        return f"{what}: {self}" + (f" ({found})" if found else "") + (f": {remedy}" if remedy else "")
 
 
 def load_nvml() -> Any:

@@ -54,7 +54,4 @@ class XidEvents:
 
 def _address(handle: Any) -> Any:
     """What makes two handles the same: the pointer's target, not the object that holds it."""
-    try:
-        return ctypes.cast(handle, ctypes.c_void_p).value
-    except ctypes.ArgumentError:
-        return handle
+    return handle if isinstance(handle, str) else ctypes.cast(handle, ctypes.c_void_p).value

@@ -43,6 +43,7 @@ TIMEOUT = 10
 DRIVER_NOT_LOADED = 9
 LIBRARY_NOT_FOUND = 12
 FUNCTION_NOT_FOUND = 13
+VERSION_MISMATCH = 18
 LOST = frozenset({15, 16})
 """Codes after which the device answers nothing any more."""
 STALE = frozenset({UNINITIALIZED, 999})

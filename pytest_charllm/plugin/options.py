@@ -57,8 +57,8 @@ def add_options(parser: pytest.Parser) -> None:
     )  # fmt: skip
     group.addoption(
         "--charllm-simulate", action="store_true",
-        help="Simulated GPUs of the one that --gpu or --charllm-assume names: their sensors are invented, training runs "
-        "on the CPU. Two GPUs unless --charllm-assume says how many.",
+        help="Simulated GPUs of the model that --gpu or --charllm-assume names: their sensors are invented, training "
+        "runs on the CPU. Two GPUs unless --charllm-assume says how many.",
     )  # fmt: skip
     group.addoption(
         "--charllm-plan", action="store_true",

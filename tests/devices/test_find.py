@@ -57,7 +57,7 @@ def test_visible_devices_are_respected(find):
     assert machine.shape == "1x1"
 
 
-def test_no_gpu_is_the_cpu_machine(find):
+def test_fault_01_no_gpu_is_the_cpu_machine(find):
     """The embedded default: two gloo ranks on a machine that has no GPU and no driver."""
     machine = find(ABSENT)
     assert (machine.variant, machine.gpus_per_node, machine.devices) == ("cpu", 2, ())
@@ -80,7 +80,7 @@ def test_a_gpu_that_does_not_answer_is_never_the_cpu_machine(find, found):
     assert "\n" not in str(error.value)
 
 
-def test_a_mismatched_driver_is_an_error_even_without_a_bus(find):
+def test_fault_02_a_mismatched_driver_is_an_error_even_without_a_bus(find):
     """A library that refuses its kernel module proves that there is a GPU, though a sandbox may hide the bus."""
     with pytest.raises(DeviceError, match="LibRmVersionMismatch"):
         find(MISMATCH)

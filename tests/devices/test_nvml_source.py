@@ -56,20 +56,20 @@ def test_the_device_line_tells_identity_limits_and_semantics(nvml):
     assert (source.driver, source.library) == ("580.159.04", "NVML 13.580.159.04")
 
 
-def test_signed_limits_keep_their_sign(nvml):
+def test_fault_18_signed_limits_keep_their_sign(nvml):
     """T.Limit offsets are signed; read through the unsigned member, -2 becomes 4294967294 degC."""
     line = opened(nvml)[1]
     assert (line.slowdown_tlimit_c, line.shutdown_tlimit_c) == (-2.0, -8.0)
 
 
-def test_margin_may_be_zero_or_below(nvml):
+def test_fault_18_margin_may_be_zero_or_below(nvml):
     """Under load the margin is legally 0 or slightly negative; that is a finding for the judge, not bad data."""
     nvml.answers["nvmlDeviceGetMarginTemperature"] = -1
     source, line = opened(nvml)
     assert read(source, line).values["margin_c"] == -1.0
 
 
-def test_a_field_refused_within_a_successful_batch_is_off_with_its_reason(nvml):
+def test_fault_07_a_field_refused_within_a_successful_batch_is_off_with_its_reason(nvml):
     """The batch returns success although single fields failed: a reader that ignores that stores 0 degC for HBM."""
     nvml.fields[(82, 0)] = 3
     source, line = opened(nvml)
@@ -121,7 +121,7 @@ def test_a_lost_gpu_is_lost_wherever_it_shows(nvml, place):
         read(source, line)
 
 
-def test_implausible_values_are_null_with_the_raw_value_kept(nvml):
+def test_fault_19_implausible_values_are_null_with_the_raw_value_kept(nvml):
     """Single power readings of 10 kW and clocks of 4 GHz were seen on real cards; a peak must not be made of them."""
     source, line = opened(nvml)
     nvml.fields[(186, 0)] = (UINT, 10_000_000)
@@ -177,7 +177,7 @@ def test_energy_falls_back_to_the_call_with_the_same_meaning(nvml):
     assert line.semantics["energy_j"] == before
 
 
-def test_module_scope_is_labelled(nvml):
+def test_fault_29_module_scope_is_labelled(nvml):
     """A superchip may only know the power of its whole module, CPU included: never to be compared with GPU scope."""
     nvml.fields[(186, 0)] = 3
     nvml.fields[(186, 1)] = (UINT, 800_000)

@@ -79,13 +79,13 @@ def test_devices_are_as_recorded(path):
     assert (source.name, source.driver) == ("replay:t.jsonl", "580.159.04")
 
 
-def test_a_missing_device_is_an_error(path):
+def test_fault_31_a_missing_device_is_an_error(path):
     """Never by position: another device's samples are not an answer."""
     with pytest.raises(DeviceError, match="no device C in this recording, only A, B"):
         ReplaySource(path, ("A", "C"))
 
 
-def test_broken_recordings_are_named(tmp_path):
+def test_fault_31_broken_recordings_are_named(tmp_path):
     """Absent file, absent samples: one line each."""
     with pytest.raises(BadRecord, match=r"no\.jsonl: cannot be read"):
         ReplaySource(tmp_path / "no.jsonl")

@@ -22,6 +22,7 @@ from pytest_charllm.records import Trace
 from pytest_charllm.telemetry import client
 from pytest_charllm.telemetry.client import Sampler
 from pytest_charllm.telemetry.config import SamplerConfig
+from pytest_charllm.telemetry.dense import Span
 from pytest_charllm.telemetry.reader import read_trace
 
 PATIENCE_S = 30.0
@@ -187,7 +188,7 @@ def test_signals_end_it_properly(process, tmp_path, number):
     assert read_trace(tmp_path / "telemetry.jsonl").end.reason == number.name
 
 
-def test_a_hung_read_is_a_gap_then_given_up(process, tmp_path):
+def test_fault_05_a_hung_read_is_a_gap_then_given_up(process, tmp_path):
     """A driver call in D state never returns: the other GPU goes on, and the end is still clean and prompt."""
     running = process(source="simulated:h200+hang", gap_s=0.3, abandon_s=1.0)
     path = tmp_path / "telemetry.jsonl"
@@ -213,13 +214,51 @@ def test_a_stall_is_a_gap_and_goes_on(process, tmp_path):
     assert events(trace, "lost") == []
 
 
-def test_a_lost_gpu_is_an_event_and_the_others_go_on(process, tmp_path):
-    """GpuIsLost in mid-run: an event names the card, the other cards' data is kept."""
-    process(source="simulated:h200+lost")
+def test_fault_03_a_lost_gpu_is_an_event_and_the_others_go_on(process, tmp_path):
+    """GpuIsLost in mid-run: an event names the card, the other cards' data is kept, and the end is a proper one."""
+    running = process(source="simulated:h200+lost")
     path = tmp_path / "telemetry.jsonl"
     until(lambda: events(read_trace(path), "lost") == ["GPU-a"], "the loss is on record")
     seen = len(read_trace(path).samples["GPU-b"])
     until(lambda: len(read_trace(path).samples["GPU-b"]) > seen, "the other device goes on")
+    running.stdin.close()
+    assert running.wait(PATIENCE_S) == 0
+    assert read_trace(path).end.reason == "stdin closed"
+
+
+def test_fault_04_a_library_that_forgot_its_devices_is_started_anew(process, tmp_path):
+    """A daemon-reload takes a container's device access away: every call answers Unknown (999) until then."""
+    process(source="simulated:h200+unknown")
+    path = tmp_path / "telemetry.jsonl"
+    until(lambda: events(read_trace(path), "restarted"), "NVML was started anew")
+    until(lambda: read_trace(path).samples["GPU-a"][-1].values.get("power_instant_w"), "GPU-a is read again")
+    gap = [sample for sample in read_trace(path).samples["GPU-a"] if "power_instant_w" in sample.missing]
+    assert {sample.missing["power_instant_w"] for sample in gap} <= {"Unknown (999)", "Uninitialized (1)"}
+    assert gap
+
+
+def test_slow_quantities_are_read_once_a_second_and_densely_when_announced(sampler):
+    """The energy counter takes 4 ms: at 10 Hz it cost a sampler 9 % of a core, at 1 Hz the edges would be blurred."""
+    running = sampler(uuids=("GPU-a",))
+    running.start()
+    until(lambda: len(read_trace(running.path).samples["GPU-a"]) >= 25, "2.5 s of samples")
+    seldom = read_trace(running.path).samples["GPU-a"]
+    now_ns = time.monotonic_ns()
+    running.dense(Span(now_ns, now_ns + 5_000_000_000))
+    until(lambda: len(read_trace(running.path).samples["GPU-a"]) >= len(seldom) + 12, "a second more")
+    assert running.stop() == ()
+    trace = read_trace(running.path)
+    after = [sample for sample in trace.samples["GPU-a"] if sample.mono_ns > now_ns + 300_000_000]
+    assert sum("energy_j" in sample.values for sample in seldom) < 0.4 * len(seldom)
+    assert all("power_instant_w" in sample.values for sample in trace.samples["GPU-a"])
+    assert all("energy_j" in sample.values for sample in after)
+    assert sum("margin_c" in sample.values for sample in after) < len(after)
+    assert [event.kind for event in trace.events if event.kind == "dense"] == ["dense"]
+    assert set(trace.devices["GPU-a"].slow) >= {"energy_j", "margin_c", "throttle_hw_thermal_ns"}
+    assert [snapshot.when for snapshot in trace.snapshots] == ["start", "end"]
+    assert trace.end.pace["GPU-a"].passes == len(trace.samples["GPU-a"])
+    assert trace.end.pace["GPU-a"].period_s == 0.1
+    assert "energy_j" in trace.samples["GPU-a"][-1].values
 
 
 def test_slow_passes_are_slowed_on_record(process, tmp_path):
@@ -239,7 +278,7 @@ def test_the_file_is_bounded(process, tmp_path):
     assert path.stat().st_size < 42_000
 
 
-def test_a_full_disk_is_told(sampler):
+def test_fault_21_a_full_disk_is_told(sampler):
     """A write that fails must end in a note, not in a file that just stops."""
     running = sampler()
     running.start()
@@ -252,7 +291,7 @@ def test_a_full_disk_is_told(sampler):
     assert read_trace(running.path).torn_lines <= 1
 
 
-def test_a_killed_sampler_is_told(sampler):
+def test_fault_21_a_killed_sampler_is_told(sampler):
     """The kernel's OOM killer may take it: the launch must know that its telemetry is not whole."""
     running = sampler()
     running.start()

@@ -51,7 +51,7 @@ def test_a_whole_file_comes_back(read):
 
 
 @given(st.integers(0, len(WHOLE)))
-def test_any_cut_is_a_torn_tail(cut):
+def test_fault_21_any_cut_is_a_torn_tail(cut):
     """SIGKILL or a full disk cuts anywhere: all whole lines are kept, the torn one is counted, nothing is invented."""
     data = WHOLE[:cut]
     whole = data.count(b"\n")
@@ -64,14 +64,14 @@ def test_any_cut_is_a_torn_tail(cut):
     assert torn == (not data.endswith(b"\n"))
 
 
-def test_a_torn_tail_is_counted(read):
+def test_fault_21_a_torn_tail_is_counted(read):
     """The file of a killed sampler stays usable, and is known to have no proper end."""
     trace = read(WHOLE[:-20])
     assert (trace.torn_lines, trace.end) == (1, None)
     assert len(trace.samples["A"]) == 2
 
 
-def test_samples_are_sorted_and_doubles_dropped(read):
+def test_fault_31_samples_are_sorted_and_doubles_dropped(read):
     """A joined or damaged copy may disorder lines: interpolation needs order, energy must not count twice."""
     trace = read(encoded(META, DEVICES[0], sample("A", 300), sample("A", 100), sample("A", 300), sample("A", 200)))
     assert [line.mono_ns for line in trace.samples["A"]] == [100, 200, 300]
@@ -100,7 +100,7 @@ def test_a_device_without_samples_is_still_there(read):
         (b"", "no whole line"),
     ],
 )
-def test_what_is_broken_is_named_by_line(read, data, complaint):
+def test_fault_31_what_is_broken_is_named_by_line(read, data, complaint):
     """Only a torn end is excusable: anything else means that the file is not what the sampler wrote."""
     with pytest.raises(BadRecord, match=complaint) as error:
         read(data)
