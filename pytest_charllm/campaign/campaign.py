@@ -18,6 +18,7 @@ from pytest_charllm.errors import BadRecord
 from pytest_charllm.judge.comparability import comparable_of
 from pytest_charllm.judge.metric import siblings_of
 from pytest_charllm.judge.policy import Policy
+from pytest_charllm.judge.pooling import Alarm, pooled
 from pytest_charllm.judge.tolerances import rules_for
 from pytest_charllm.launch.launcher import TorchrunLauncher
 from pytest_charllm.launch.replay import ReplayLauncher
@@ -92,6 +93,11 @@ class Campaign:
     @property
     def judgements(self) -> list[Judgement]:
         return list(self._judgements.values())
+
+    def alarms(self) -> tuple[Alarm, ...]:
+        """What moved in many scenarios at once, over everything judged so far."""
+        recorded = {key: found for key in self._judgements if (found := self._readable(key)) is not None}
+        return pooled(self.judgements, recorded)
 
     def baseline(self, key: str) -> Baseline | None:
         """What is on record here. Raises `BadRecord` for a file that cannot be trusted."""

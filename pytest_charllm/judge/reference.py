@@ -15,6 +15,7 @@ from pytest_charllm.records import METRICS, Baseline, BaselineSample, Measuremen
 class Recorded(NamedTuple):
     """The launches of one accepted run on the same cards. Runs of one `segment` are of one software at one level."""
 
+    run_id: str
     segment: int
     cards: Cards
     samples: tuple[BaselineSample, ...]
@@ -54,7 +55,7 @@ def recorded_runs(baseline: Baseline) -> tuple[Recorded, ...]:
             by_cards: dict[Cards, list[BaselineSample]] = {}
             for sample in run.samples if run.speed_on_record else ():
                 by_cards.setdefault(cards_of(sample), []).append(sample)
-            found += [Recorded(number, cards, tuple(samples)) for cards, samples in by_cards.items()]
+            found += [Recorded(run.run_id, number, cards, tuple(samples)) for cards, samples in by_cards.items()]
     return tuple(found)
 
 
@@ -92,6 +93,15 @@ def reference_of(
     reason = "" if values or not level else _useless(metric, level)
     foreign = len({run.cards for run in level} - here)
     return Reference(values, tuple(scaled_runs(metric, recorded)), floor, foreign, reason)
+
+
+def nights(metric: str, recorded: Sequence[Recorded]) -> dict[str, float]:
+    """Each run by its id: its median as a ratio to the level of its segment (or the difference)."""
+    usable = [run for run in recorded if _numbers(metric, run.samples)]
+    return {
+        run.run_id: statistics.median(scaled.values)
+        for run, scaled in zip(usable, scaled_runs(metric, usable), strict=True)
+    }
 
 
 def start_temperatures(launches: Iterable[Measurement | BaselineSample]) -> dict[str, float]:

@@ -55,8 +55,8 @@ EARLY_FACTOR = 1.0
 """Standard deviations more that a breach takes before its round is complete (Haybittle 1971, Peto et al. 1976)."""
 CLEARED = 0.01
 """A round ends early as clear once its missing launches would turn it into a breach with at most this chance."""
-POOLED_FACTOR = 2.0
-"""The pooled check is one a run, not one of hundreds: wrong in one run of 44."""
+POOLED_ALPHA = 0.023
+"""Chance a run that siblings pooled breach by luck: two standard deviations. One check a run, not one of hundreds."""
 POOLED_FLOOR = 0.01
 POOLED_SIBLINGS = 4
 """Fewer scenarios are judged one by one alone."""

@@ -43,6 +43,8 @@ def write_summary(reporter: pytest.TerminalReporter, suite: Suite, exitstatus: i
     for line in _notes(suite.results, exitstatus):
         reporter.write_line(line)
     if suite.campaign is not None:
+        for alarm in suite.campaign.alarms():
+            reporter.write_line(f"moved together: {alarm.text}", red=True)
         reporter.write_line(f"run {suite.campaign.run.id}: {shown(suite.campaign.run.path)}")
 
 

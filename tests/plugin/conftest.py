@@ -84,6 +84,7 @@ class FakeCampaign:
     settings: object = field(default_factory=lambda: SimpleNamespace(tier=TIER))
     run: object = field(default_factory=lambda: SimpleNamespace(id="run-1", path=Path("runs/run-1")))
     closed: list[bool] = field(default_factory=list)
+    moved_together: tuple[object, ...] = ()
     asked: list[str] = field(default_factory=list)
     _evidence: dict[str, Evidence] = field(default_factory=dict)
 
@@ -107,6 +108,9 @@ class FakeCampaign:
             scenario_key=scenario.key, verdict=script.verdict, because=f"because {script.verdict}",
             metrics=script.metrics, checks=script.checks, launches=len(script.steps_s),
         )  # fmt: skip
+
+    def alarms(self) -> tuple[object, ...]:
+        return self.moved_together
 
     def close(self, *, interrupted: bool = False) -> None:
         self.closed.append(interrupted)
