@@ -55,7 +55,7 @@ class LogSteps(Record, frozen=True, kw_only=True):
     warmup: Warmup
     """Steps left out at the beginning, and what ended it."""
     findings: tuple[Finding, ...] = ()
-    """"restarted", "truncated", "interleaved", "ends-early", "not-steady", "cut"."""
+    """"interleaved", "restarted", "ends-early", "truncated", "not-steady", "cut" (too many), "coarse" (rounded)."""
 
 
 class LogProblem(Record, frozen=True, kw_only=True):

@@ -136,8 +136,8 @@ class _Reading:
         first, warmup = ended
         steps, seconds = sum(series.spans[first:]), sum(map(_product, series.spans[first:], series.step_s[first:]))
         if steps < window.min_steps or seconds < window.min_seconds:
-            needed = f"{window.min_steps} steps and {window.min_seconds:g} s are needed"
-            text = f"{steps} steps in {seconds:.3g} s after a warm-up of {warmup.steps}, {needed}; train for longer"
+            left = f"{steps} steps ({seconds:.3g} s) are left after a warm-up of {warmup.steps}"
+            text = f"{left}, {window.min_steps} ({window.min_seconds:g} s) are needed; train for longer"
             return self._problem(LogStatus.INCOMPLETE, text)
         return self._steps(rank, series, first, warmup)
 
