@@ -11,12 +11,15 @@ from pytest_charllm.scenario.capabilities import unsupported
 from pytest_charllm.scenario.layout import format_layout
 from pytest_charllm.scenario.memory import need
 from pytest_charllm.scenario.models import sequence, shape_of
-from pytest_charllm.scenario.spec import Precision, Scenario, Script, Sharding
+from pytest_charllm.scenario.spec import Precision, Recompute, Scenario, Script, Sharding
+from pytest_charllm.scenario.stages import V_SHAPES, schedule_of
 
 MEMORY_MARGIN = 1.1
 """The estimate may exceed the catalogue's capacity by this factor before it refuses: it errs by up to 10 %."""
 
 _GIB = 1 << 30
+_GATHERED_STAGES = 3
+"""torch's runtime of looped schedules frees further ones, and gathers them again whenever it comes to them."""
 _ZERO = (Sharding.ZERO1, Sharding.ZERO2, Sharding.ZERO3)
 
 
@@ -87,15 +90,40 @@ def tensor_parallel(scenario: Scenario, hardware: Hardware, machine: Machine) ->
 def pipeline(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
     """Every stage has the same number of layers, unless the layout says how many each has."""
     layout, layers = scenario.layout, shape_of(scenario).layers
-    stages = layout.stage_layers
-    if layout.pp == 1 and (layout.schedule or stages):
+    depths, count = layout.stage_layers, layout.stages
+    if layout.pp == 1 and (layout.schedule or depths):
         return Broken("pp", f"{layout.schedule or 'stage_layers'} without pipeline stages, pp is 1")
-    if stages is None:
-        return Broken("pp", f"{layers} layers do not divide by pp{layout.pp}") if layers % layout.pp else None
-    if len(stages) != layout.pp:
-        return Broken("pp", f"stage_layers names {len(stages)} stages, pp is {layout.pp}")
-    if min(stages) < 1 or sum(stages) != layers:
-        return Broken("pp", f"stage_layers {'-'.join(map(str, stages))} is not a split of {layers} layers")
+    looped = layout.stages_per_rank > 1
+    if depths is None:
+        if layers % count == 0:
+            return None
+        where = f"the {count} stages of {layout.schedule} on pp{layout.pp}" if looped else f"pp{layout.pp}"
+        return Broken("pp", f"{layers} layers {'are too few for' if layers < count else 'do not divide by'} {where}")
+    if len(depths) != count:
+        wanted = f"{layout.schedule} on pp{layout.pp} has {count}" if looped else f"pp is {layout.pp}"
+        return Broken("pp", f"stage_layers names {len(depths)} stages, {wanted}")
+    if min(depths) < 1 or sum(depths) != layers:
+        return Broken("pp", f"stage_layers {'-'.join(map(str, depths))} is not a split of {layers} layers")
+    return None
+
+
+def schedule(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
+    """What the order of a schedule asks for: enough microbatches, in whole rounds, and a backward pass that it can take
+    apart where it computes gradients of activations and of weights at different times."""
+    layout, options, microbatches = scenario.layout, scenario.options, scenario.accumulation
+    name, pp = schedule_of(layout), layout.pp
+    rounds = max(1, microbatches // pp)
+    if name == "interleaved-1f1b" and microbatches % rounds:
+        return Broken("schedule", f"{microbatches} microbatches do not divide into {name}'s {rounds} rounds on pp{pp}")
+    if name == "dualpipev" and microbatches < layout.stages:
+        return Broken("schedule", f"{name} on pp{pp} needs {layout.stages} microbatches a step, not {microbatches}")
+    if name in V_SHAPES and options.compile:
+        return Broken("schedule", f"{name} takes the backward pass apart, a compiled block cannot; write .eager")
+    if name in V_SHAPES and options.recompute is not Recompute.NONE:
+        return Broken("schedule", f"{name} takes the backward pass apart, and would recompute again for every weight")
+    if layout.sharding in (Sharding.FSDP, Sharding.HSDP) and layout.stages_per_rank > _GATHERED_STAGES:
+        asked = f"{layout.stages_per_rank} stages of a rank"
+        return Broken("schedule", f"{layout.sharding} keeps at most {_GATHERED_STAGES} of the {asked} gathered")
     return None
 
 
@@ -225,8 +253,8 @@ def memory(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken |
 
 
 RULES: tuple[Rule, ...] = (
-    numbers, world, tensor_parallel, pipeline, context, ulysses, ring, experts, sharding, precision, batch, engine,
-    deepspeed, memory,
+    numbers, world, tensor_parallel, pipeline, context, ulysses, ring, experts, sharding, precision, batch, schedule,
+    engine, deepspeed, memory,
 )  # fmt: skip
 """In the order in which they are asked: `numbers` guards the divisions, `memory` relies on all before it."""
 

@@ -6,10 +6,10 @@
 
 The model and the microbatch are always there, everything else only where it is not the default. A value that is written
 out and happens to be the default (all of a model's layers, its own sequence length, the global batch of one microbatch
-a data-parallel rank, the schedule that a pipeline has anyway, stages of equal depth, a switch of an axis that is 1) is
-the same work, so it gives the same key: `canonical` is that normal form, and ``parse_key(format_key(s)) ==
-canonical(s)`` for every scenario. A key that is not canonical is refused. Scripts have keys of their own, see
-`scenario.script`.
+a data-parallel rank, the schedule that a pipeline has anyway, stages of equal depth, a switch of an axis that is 1,
+weights that a pipeline keeps gathered anyway) is the same work, so it gives the same key: `canonical` is that normal
+form, and ``parse_key(format_key(s)) == canonical(s)`` for every scenario. A key that is not canonical is refused.
+Scripts have keys of their own, see `scenario.script`.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ def canonical(scenario: Scenario) -> Scenario:
         stage_layers=stages,
         sequence_parallel=layout.sequence_parallel or layout.tp == 1,
         ring=layout.ring and layout.cp > 1,
+        gathered=layout.gathered and layout.pp == 1,
         schedule=None if layout.pp > 1 and layout.schedule == DEFAULT_SCHEDULE else layout.schedule,
         virtual_stages=None if layout.virtual_stages == 2 else layout.virtual_stages,
     )

@@ -49,7 +49,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
 
     `sequence_parallel` splits what lies between the tensor-parallel regions along the sequence (no effect at tp 1);
     `ring` hands keys and values around the cp ranks, where the default exchanges sequence for heads (Ulysses);
-    `gathered` keeps weights that are sharded by fsdp or hsdp whole between forward and backward;
+    `gathered` keeps weights that fsdp or hsdp shards whole between forward and backward (a pipeline always does);
     `virtual_stages` is how many stages each rank has in an interleaved schedule (None: 2);
     `stage_layers` names the layers of every stage in the order of the model.
     """
