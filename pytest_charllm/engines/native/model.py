@@ -14,6 +14,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from pytest_charllm.engines.native.chunked_loss import ChunkLoss, chunked_cross_entropy
 from pytest_charllm.engines.native.context import Context
 from pytest_charllm.engines.native.experts import Mixture, Routing, balance_loss
 from pytest_charllm.engines.native.loss import cross_entropy
@@ -57,6 +58,8 @@ class Decoder(nn.Module):
         self.region = Region(mesh.tp, sequence_parallel)
         self.context = Context(mesh.cp, ring)
         self.loss: Loss = cross_entropy
+        self.chunk_loss: ChunkLoss | None = None
+        """Where head and loss are to work on a chunk of the tokens at a time: the loss of one."""
         self.routing = Routing()
         self.balance: Tensor | None = None
         """Of a mixture's last forward pass: its auxiliary loss, for the tokens of this rank."""
@@ -102,10 +105,12 @@ class Decoder(nn.Module):
             x = self.region.enter(self.norm(x))
             head = self.embed if self.head is None else self.head
             assert head is not None
-            logits = F.linear(x, head.weight)
             if targets is None:
-                return logits
-            loss = self.loss(logits, targets, self.region)
+                return F.linear(x, head.weight)
+            if self.chunk_loss is None:
+                loss = self.loss(F.linear(x, head.weight), targets, self.region)
+            else:
+                loss = chunked_cross_entropy(x, head.weight, targets, self.region, self.chunk_loss)
             return loss if self.balance is None else loss + self.balance
 
     def _balance(self, loads: Tensor, tokens: int) -> Tensor:
@@ -167,10 +172,10 @@ class Block(nn.Module):
 
     def _layer(self, x: Tensor, seq: int, rotary: Tensor | None) -> tuple[Tensor, Tensor | None]:
         x = self.attended(x, seq, rotary)
-        if isinstance(self.ffn, Mixture):
-            change, load = self.ffn(self.ffn_norm(x))
-            return x + change, load
-        return x + self.ffn(self.ffn_norm(x)), None
+        change = self.ffn(self.ffn_norm(x))
+        if isinstance(change, tuple):  # a mixture, whichever engine's
+            return x + change[0], change[1]
+        return x + change, None
 
     def attended(self, x: Tensor, seq: int, rotary: Tensor | None) -> Tensor:
         return x + self.attn(self.attn_norm(x), seq, rotary)
