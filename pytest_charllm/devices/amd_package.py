@@ -25,7 +25,7 @@ RESIDENCIES: dict[str, tuple[str, ...]] = {
 """Quantity -> the accumulators of gpu_metrics (MI300 and newer) whose sum it is."""
 _TICKS = "accumulation_counter"
 _LINKS = {"link_rx_kib": "xgmi_read_data_acc", "link_tx_kib": "xgmi_write_data_acc"}
-_METRICS = frozenset({*RESIDENCIES, *_LINKS, "throttled"})
+_METRICS = (*RESIDENCIES, *_LINKS, "throttled")
 _MICROWATT_FROM = 10_000
 """A power limit above this is in microwatts: ROCm 6.1.2 changed the unit of the same key."""
 _MILLIDEGREES_FROM = 200
@@ -81,7 +81,7 @@ class Package:
         """Every wanted quantity that this package has, with its value or why there is none."""
         reads = self._reads(clock)
         answers = {quantity: _asked(read) for quantity, read in reads.items() if quantity in wanted}
-        if not _METRICS.isdisjoint(wanted):
+        if not set(_METRICS).isdisjoint(wanted):
             answers |= {q: answer for q, answer in self._metrics(clock).items() if q in wanted}
         return answers
 

@@ -50,6 +50,8 @@ class ReplaySource:
             if not samples:
                 raise BadRecord(f"{path}: no sample of {uuid} in this recording")
             samples.sort(key=_time)
+        if not self._samples:
+            raise BadRecord(f"{path}: no device in this recording")
         self._first_ns = min(samples[0].mono_ns for samples in self._samples.values())
         self._clock = clock
         self._opened_ns = clock()

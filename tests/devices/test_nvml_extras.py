@@ -141,8 +141,12 @@ def test_health_is_told_with_what_is_unknown(nvml):
 
 @pytest.mark.parametrize(
     ("mask", "state", "health"),
-    [(0b10_10_10_10, 3, ""), (0b10_01_10_01, 3, "degraded bandwidth, route unhealthy"), (0x300, 2, "incorrect configuration")],
-)  # fmt: skip
+    [
+        (0b10_10_10_10, 3, ""),
+        (0b10_01_10_01, 3, "degraded bandwidth, route unhealthy"),
+        (0x300, 2, "incorrect configuration"),
+    ],
+)
 def test_the_fabric_tells_what_is_wrong(nvml, mask, state, health):
     """On NVSwitch boards a fabric that is not completed fails CUDA's start, hours into a queue."""
 
@@ -212,7 +216,7 @@ def test_fault_04_what_never_comes_back_is_no_measurement(clock):
 
 
 def test_fault_12_instances_of_one_gpu_are_that_gpu_once(nvml):
-    """Power, heat and clocks of a MIG instance are those of the whole board: two of them are not twice as many watts."""
+    """Power, heat and clocks of a MIG instance are those of the whole board: two are not twice as many watts."""
     nvml.answers |= {
         "nvmlDeviceGetHandleByUUID": lambda uuid: uuid,
         "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": "handle",

@@ -118,7 +118,7 @@ def test_fault_15_what_names_no_gpu_is_an_error(environ):
 
 def test_fault_15_numbers_need_an_order():
     """amd-smi lists GPUs in another order than HIP: without being told HIP's, a number chooses blindly."""
-    with pytest.raises(DeviceError, match="ROCm 6.3 or newer"):
+    with pytest.raises(DeviceError, match=r"ROCm 6\.3 or newer"):
         seen_amd(hip_order=False, HIP="1")
     assert seen_amd(hip_order=False, ROCR=AMD[1].uuid) == (1,)
     assert seen_amd(hip_order=False) == (0, 1, 2, 3)
