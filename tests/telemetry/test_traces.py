@@ -85,5 +85,5 @@ def test_each_trace_replays(path):
 
 def test_the_folder_holds_nothing_else():
     """A trace that nothing tests is a trace that nobody knows the origin of."""
-    assert {path for path in TRACES.glob("*.jsonl")} == {RECORDED, *SYNTHETIC.values()}
+    assert set(TRACES.glob("*.jsonl")) == {RECORDED, *SYNTHETIC.values()}
     assert all(path.name in (TRACES / "README.md").read_text() for path in TRACES.glob("*.jsonl"))
