@@ -45,7 +45,15 @@ ENGINES: dict[str, Engine] = {
             precisions=frozenset({Precision.BF16, Precision.FP32}),
             schedules=frozenset(SCHEDULES),
             switches=frozenset(
-                {"gathered", "sequence_parallel", "overlap", "distributed_optimizer", "ring", "virtual_stages"}
+                {
+                    "gathered",
+                    "sequence_parallel",
+                    "ring",
+                    "virtual_stages",
+                    "overlap",
+                    "distributed_optimizer",
+                    "chunked_loss",
+                }
             ),
         ),
     )

@@ -12,6 +12,7 @@ from math import prod
 
 import msgspec
 
+from pytest_charllm.scenario.chunks import chunk_tokens
 from pytest_charllm.scenario.models import Family, ModelShape, block_parameter_list, parameters, sequence, shape_of
 from pytest_charllm.scenario.spec import Layout, Precision, Recompute, Scenario, Sharding
 
@@ -73,7 +74,13 @@ def _stage_need(scenario: Scenario, stage: int) -> MemoryNeed:
         shape, options.recompute, options.compile, element, exchanged=layout.cp > 1 and not layout.ring
     )
     activations = tokens * (in_flight * layers * kept + working) / layout.tp
-    logits = tokens * shape.vocab / layout.tp * _bytes_per_logit(options.compile, element)
+    head = shape.vocab / layout.tp
+    if options.chunked_loss:
+        # Beside a chunk's logits both gradients wait for the backward pass, that of the head summed in fp32.
+        logits = chunk_tokens(round(tokens)) * head * _bytes_per_logit(options.compile, element)
+        logits += shape.hidden * (tokens * element + head * (_GRADIENT + (element if element < _GRADIENT else 0)))
+    else:
+        logits = tokens * head * _bytes_per_logit(options.compile, element)
     if stage < layout.pp - 1:
         logits = 0.0
 

@@ -116,3 +116,12 @@ def test_ulysses_keeps_what_it_exchanged() -> None:
     ulysses, ring = need(parse_key("llama3-8b.cp2.mb1")), need(parse_key("llama3-8b.cp2+ring.mb1"))
     it = shape("llama3-8b")
     assert ulysses.activations - ring.activations == 2 * it.layers * it.hidden * it.seq // 2
+
+
+def test_chunked_loss_has_the_logits_of_a_chunk() -> None:
+    """4,096 tokens of 32,768 at a time; the gradients of hidden states and head are there in their place."""
+    whole, chunked = need(parse_key("llama3-8b.mb4")), need(parse_key("llama3-8b.mb4.chunked-loss"))
+    it = shape("llama3-8b")
+    assert whole.logits == 32_768 * it.vocab * 4
+    assert chunked.logits == 4_096 * it.vocab * 4 + 32_768 * it.hidden * 2 + it.vocab * it.hidden * 6
+    assert chunked.total < whole.total

@@ -16,16 +16,21 @@ def cross_entropy(logits: Tensor, targets: Tensor, region: Region) -> Tensor:
     """
     if region.size == 1:
         return F.cross_entropy(logits.float(), targets.flatten())
-    return _of_parts(logits.float(), targets.flatten(), region)
+    _, total, target, _ = scores(logits.float(), targets.flatten(), region)
+    return (total.log() - target).mean()
 
 
-def _of_parts(logits: Tensor, targets: Tensor, region: Region) -> Tensor:
-    """Where every rank has its part of the vocabulary: one number a token from each rank decides the scale, two more
-    the loss. Both sums pass their gradient on to every part alike."""
+def scores(logits: Tensor, targets: Tensor, region: Region) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(logits less the largest of their token, each token's sum of exponentials of those over the vocabulary, its
+    target's, the target's column, which may lie outside of this part of the vocabulary).
+
+    Where every rank has its part, one number a token from each decides the scale, and two more are summed. Both sums
+    pass their gradient on to every part alike.
+    """
     rows = logits.shape[1]
     logits = logits - region.largest(logits.detach().amax(dim=1)).unsqueeze(1)
-    local = targets - region.rank * rows
-    here = (local >= 0) & (local < rows)
-    picked = logits.gather(1, local.clamp(0, rows - 1).unsqueeze(1)).squeeze(1) * here
+    column = targets - region.rank * rows
+    here = (column >= 0) & (column < rows)
+    picked = logits.gather(1, column.clamp(0, rows - 1).unsqueeze(1)).squeeze(1) * here
     total, target = region.sum(torch.stack([logits.exp().sum(dim=1), picked])).unbind()
-    return (total.log() - target).mean()
+    return logits, total, target, column

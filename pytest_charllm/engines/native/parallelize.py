@@ -14,6 +14,7 @@ from torch.distributed.tensor import Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_charllm.engines.errors import NoCompiler
+from pytest_charllm.engines.native.chunked_loss import chunk_loss
 from pytest_charllm.engines.native.distributed_optimizer import ShardedUpdate
 from pytest_charllm.engines.native.experts import Mixture
 from pytest_charllm.engines.native.gradients import Gradients
@@ -77,6 +78,8 @@ def _build(scenario: Scenario, shape: ModelShape, stage: Stage, seq: int, world:
         model = Decoder(shape, world.mesh, stage, layout.sequence_parallel, layout.ring)
     model.seq = seq // layout.cp
     model.routing.real = real_routing
+    if options.chunked_loss:
+        model.chunk_loss = chunk_loss
     for block in _blocks(model):
         block.recompute = options.recompute
     if options.compile:
@@ -113,6 +116,8 @@ def _compile(model: Decoder, device: torch.device, sharded: bool) -> None:
         else:
             block.forward = compiled(block.forward)  # type: ignore[method-assign]
     model.loss = compiled(model.loss)
+    if model.chunk_loss is not None:
+        model.chunk_loss = compiled(model.chunk_loss)
 
 
 def _shard(model: Decoder, scenario: Scenario, world: World) -> None:

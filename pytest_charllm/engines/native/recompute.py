@@ -22,7 +22,7 @@ _PRODUCTS = {
     aten._scaled_dot_product_efficient_attention.default,
     aten._scaled_dot_product_flash_attention.default,
     aten._scaled_dot_product_flash_attention_for_cpu.default,
-    torch.ops.charllm.ring_attention.default,
+    ring.FORWARD,
 }
 
 

@@ -149,8 +149,9 @@ def _no_randomness(device: torch.device) -> tuple[Tensor, Tensor]:
 ring_attention = torch.library.custom_op("charllm::ring_attention", mutates_args=())(forward)
 _ring_attention_backward = torch.library.custom_op("charllm::ring_attention_backward", mutates_args=())(backward)
 
+FORWARD = torch.ops.charllm.ring_attention.default
 OPERATORS: dict[Any, Callable[..., Any]] = {
-    torch.ops.charllm.ring_attention.default: forward,
+    FORWARD: forward,
     torch.ops.charllm.ring_attention_backward.default: backward,
 }
 """What each operator does, for those who count what happens inside."""

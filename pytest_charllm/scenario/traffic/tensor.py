@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
+from pytest_charllm.scenario.chunks import chunk_sizes
 from pytest_charllm.scenario.models import ModelShape, shape_of
 from pytest_charllm.scenario.placement import placement
 from pytest_charllm.scenario.spec import Layout, Recompute, Scenario
@@ -44,7 +45,8 @@ def calls(scenario: Scenario, held: Held) -> list[Call]:
     else:
         once = [Call("all-reduce", "tp", size)] * (crossed + again)
     if last:
-        once += [Call("all-reduce", "tp", FP32 * tokens), Call("all-reduce", "tp", 2 * FP32 * tokens)]
+        chunks = chunk_sizes(tokens) if scenario.options.chunked_loss else [tokens]
+        once += [Call("all-reduce", "tp", numbers * FP32 * chunk) for chunk in chunks for numbers in (1, 2)]
     summed = layout.sequence_parallel and not scenario.options.distributed_optimizer
     return once * scenario.accumulation + (_partial_gradients(shape, layout, held) if summed else [])
 
