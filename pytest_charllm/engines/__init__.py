@@ -23,4 +23,8 @@ def load(name: str) -> Run:
         from pytest_charllm.engines.script import run
 
         return run
+    if name == "deepspeed":
+        from pytest_charllm.engines.deepspeed import run as run_deepspeed
+
+        return run_deepspeed
     raise BadInput(f"engine {name!r} is not known; known engines: {', '.join(ENGINES)}")

@@ -56,6 +56,16 @@ ENGINES: dict[str, Engine] = {
                 }
             ),
         ),
+        Engine(
+            name="deepspeed",
+            axes=frozenset({"dp", "pp", "ep"}),
+            shardings=frozenset({Sharding.NONE, Sharding.ZERO1, Sharding.ZERO2, Sharding.ZERO3}),
+            families=frozenset(Family),
+            recompute=frozenset(Recompute),
+            precisions=frozenset({Precision.BF16, Precision.FP32}),
+            schedules=frozenset({"1f1b"}),
+            switches=frozenset({"overlap", "real_routing"}),
+        ),
     )
 }
 

@@ -229,7 +229,10 @@ def deepspeed(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broke
         (staged and layout.sharding in (Sharding.ZERO2, Sharding.ZERO3), f"no pipeline with {layout.sharding}"),
         (staged and shape.tied, f"no pipeline for {shape.name}: its head is tied to the embedding of the first stage"),
         (shape.experts and staged, f"no pipeline for the experts of {shape.name}"),
-        (shape.experts and zero3, f"no zero3 for the experts of {shape.name}"),
+        (
+            shape.experts and layout.sharding not in (Sharding.ZERO1, Sharding.ZERO2),
+            f"the gradient norm of {shape.name}'s experts right with zero1 and zero2 alone",
+        ),
         (compiled and zero3, "no compiled blocks with zero3, whose hooks are inside of them; ask for compile=False"),
         (compiled and shape.experts, "no compiled experts, whose sizes follow the routing; ask for compile=False"),
     )

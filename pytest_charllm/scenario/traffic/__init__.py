@@ -13,7 +13,7 @@ from pytest_charllm.errors import BadInput
 from pytest_charllm.scenario.models import shape_of
 from pytest_charllm.scenario.spec import Scenario
 from pytest_charllm.scenario.stages import held_stages
-from pytest_charllm.scenario.traffic import context, data, pipeline, tensor
+from pytest_charllm.scenario.traffic import context, data, pipeline, tensor, zero
 from pytest_charllm.scenario.traffic.calls import FP32, MIB, Call
 
 
@@ -32,10 +32,12 @@ def collectives(scenario: Scenario, rank: int = 0, bucket_cap_bytes: int = 25 * 
     `bucket_cap_bytes` is DDP's own default. Raises `BadInput` for a layout that this table does not cover.
     """
     layout = scenario.layout
-    if layout.ep > 1:
+    if layout.ep > 1 and scenario.engine != "deepspeed":
         raise BadInput(f"traffic of {scenario.key} is not predicted")
     if layout.world == 1:
         return ()
+    if scenario.engine == "deepspeed":
+        return _summed(zero.calls(scenario))
     held = held_stages(layout, shape_of(scenario).layers, rank)
     calls = [
         *data.calls(scenario, held, bucket_cap_bytes),

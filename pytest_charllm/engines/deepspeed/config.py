@@ -1,0 +1,47 @@
+"""DeepSpeed's own configuration of a scenario. Nothing is left to "auto", nothing that measures is on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_charllm.scenario import Precision, Scenario
+from pytest_charllm.scenario.traffic.gathering import PERSISTENT
+from pytest_charllm.scenario.traffic.zero import STAGE
+
+_NEVER = 10**9
+
+
+def stage(scenario: Scenario) -> int:
+    """The ZeRO stage."""
+    return STAGE[scenario.layout.sharding]
+
+
+def config(scenario: Scenario, max_grad_norm: float) -> dict[str, Any]:
+    """What `deepspeed.initialize` is given."""
+    options = scenario.options
+    zero: dict[str, Any] = {
+        "stage": stage(scenario),
+        "overlap_comm": options.overlap,
+        "reduce_bucket_size": options.reduce_bucket,
+    }
+    if stage(scenario) == 3:
+        zero |= {
+            "stage3_prefetch_bucket_size": options.prefetch_bucket,
+            "stage3_max_live_parameters": options.live_parameters,
+            "stage3_max_reuse_distance": options.live_parameters,
+            "stage3_param_persistence_threshold": PERSISTENT,
+        }
+    return {
+        "train_batch_size": scenario.global_batch,
+        "train_micro_batch_size_per_gpu": scenario.training.microbatch,
+        "gradient_accumulation_steps": scenario.accumulation,
+        "gradient_clipping": max_grad_norm,
+        "bf16": {"enabled": options.precision is Precision.BF16},
+        "zero_optimization": zero,
+        # torch's own AdamW, so that no operator has to be compiled.
+        "zero_allow_untested_optimizer": True,
+        "steps_per_print": _NEVER,
+        "wall_clock_breakdown": False,
+        # On by default, and waits for the device in every step.
+        "timers": {"throughput": {"enabled": False}},
+    }
