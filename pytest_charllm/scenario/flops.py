@@ -12,7 +12,7 @@ from math import prod
 
 from pytest_charllm.errors import BadInput
 from pytest_charllm.scenario.models import ModelShape, block_parameter_list, sequence, shape_of, tokens_per_step
-from pytest_charllm.scenario.spec import Recompute, Scenario
+from pytest_charllm.scenario.spec import Recompute, Scenario, Sharding
 
 FORMULAS = {"causal_half": 3, "palm_full": 6}
 """Formula -> factor of the attention term. The two are up to 13 % apart at 8,192 tokens; never compare across them."""
@@ -52,8 +52,12 @@ def hardware_flops_per_step(scenario: Scenario) -> int:
 
     On a CPU `FlopCounterMode` does not know the fused attention kernel by itself: register torch's own formulas
     (``sdpa_flop_count``, ``sdpa_backward_flop_count``) for it.
+
+    Raises `BadInput` for DeepSpeed's mixtures, whose FLOPs follow the routing.
     """
     shape = shape_of(scenario)
+    if scenario.engine == "deepspeed" and shape.experts:
+        raise BadInput(f"FLOPs of {scenario.key} follow the routing: DeepSpeed gives every expert the fullest one's room")
     products = _block_products(shape)
     linear = 6 * (shape.layers * sum(products.values()) + shape.vocab * shape.hidden)
     attention = _ATTENTION_FORWARD + _ATTENTION_BACKWARD
@@ -63,6 +67,12 @@ def hardware_flops_per_step(scenario: Scenario) -> int:
         attention += _ATTENTION_FORWARD
     one_attention_product = 2 * _keys_per_query(scenario) * shape.heads * shape.head_dim
     return round(tokens_per_step(scenario) * (linear + attention * shape.layers * one_attention_product))
+
+
+def _repeats_last(scenario: Scenario) -> bool:
+    """Whether recomputation does the last linear layer of a block once more: experts' results have yet to be weighted,
+    and ZeRO 3 has a hook on every layer's result."""
+    return bool(shape_of(scenario).experts) or scenario.layout.sharding is Sharding.ZERO3
 
 
 def _keys_per_query(scenario: Scenario) -> Fraction:

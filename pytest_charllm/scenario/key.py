@@ -33,6 +33,7 @@ from pytest_charllm.scenario.spec import (
     Recompute,
     Scenario,
     Script,
+    Sharding,
     Training,
 )
 
@@ -68,9 +69,18 @@ def canonical(scenario: Scenario) -> Scenario:
         virtual_stages=None if layout.virtual_stages == 2 else layout.virtual_stages,
     )
     options = msgspec.structs.replace(
-        scenario.options, real_routing=scenario.options.real_routing and model.experts > 0
+        scenario.options,
+        real_routing=scenario.options.real_routing and model.experts > 0,
+        **_without_effect(layout.sharding),
     )
     return msgspec.structs.replace(scenario, work=work, layout=layout, options=options)
+
+
+def _without_effect(sharding: Sharding) -> dict[str, int]:
+    """The defaults of the buckets that a sharding does not have."""
+    reducing = (Sharding.ZERO1, Sharding.ZERO2, Sharding.ZERO3)
+    own = set(_BUCKETS.values()) if sharding is Sharding.ZERO3 else {"reduce_bucket"} if sharding in reducing else set()
+    return {name: getattr(Options(), name) for name in _BUCKETS.values() if name not in own}
 
 
 def format_key(scenario: Scenario) -> str:
