@@ -27,6 +27,8 @@ STATUS = {
 }
 """Names of the codes met so far, from AMD's `amdsmi.h`."""
 ABSENT = 2
+UNKNOWN = 0xFFFFFFFF
+"""Of an exception that carries no code."""
 LOST = frozenset({31})
 DRIVER_NOT_LOADED = 34
 REMEDIES = {
@@ -45,7 +47,7 @@ class AmdError(Exception):
     """amdsmi said no: `code` is its status."""
 
     def __init__(self, code: int, said: str = "") -> None:
-        super().__init__(f"{STATUS.get(code, said or 'status')} ({code})")
+        super().__init__(said if code == UNKNOWN else f"{STATUS.get(code, said or 'status')} ({code})")
         self.code = code
 
     def explain(self, what: str) -> str:
@@ -117,9 +119,8 @@ def call(smi: Any, function: str, *args: Any) -> Any:
         raise AmdError(ABSENT, str(error)) from None
     except Exception as error:
         code = getattr(error, "get_error_code", None)
-        if code is None:
-            raise
-        raise AmdError(abs(int(code())), type(error).__name__) from None
+        status = abs(int(code())) if code is not None else UNKNOWN
+        raise AmdError(status, f"{type(error).__name__}: {error}".splitlines()[0]) from None
 
 
 def optional(smi: Any, function: str, *args: Any) -> Any | None:

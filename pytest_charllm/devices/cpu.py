@@ -74,6 +74,9 @@ class CpuSource:
     def power_ring(self, uuid: str) -> RingLine | None:
         return None
 
+    def processes(self, uuid: str) -> tuple[int, ...]:
+        return ()
+
     def wait_events(self, timeout_s: float) -> tuple[EventLine, ...] | None:
         return None
 

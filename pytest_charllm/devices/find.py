@@ -15,7 +15,7 @@ import msgspec
 from pytest_charllm.devices import host, pci
 from pytest_charllm.devices.open import profile_of
 from pytest_charllm.devices.probe import ComputeProcess, Found
-from pytest_charllm.devices.process import last_line, run_bounded
+from pytest_charllm.devices.process import descends, last_line, run_bounded
 from pytest_charllm.devices.visible import VARIABLE, hides_all, visible, visible_amd
 from pytest_charllm.errors import DeviceError
 from pytest_charllm.hardware.catalogue import match_name
@@ -92,7 +92,7 @@ def foreign_processes(
     if not gpus:
         return []
     answer = _run((*probe, "processes", *gpus), timeout_s)
-    return [process for process in _decode(answer, list[ComputeProcess]) if not _descends_from_us(process.pid)]
+    return [process for process in _decode(answer, list[ComputeProcess]) if not descends(process.pid, os.getpid())]
 
 
 def _gpu_machine(found: Found, devices: tuple[Device, ...], environ: Mapping[str, str]) -> Machine:
@@ -145,16 +145,3 @@ def _unusable(plugged: Sequence[pci.PciGpu], why: str) -> DeviceError:
         vendors = " and ".join(sorted({gpu.vendor for gpu in plugged}))
         seen = f"{len(plugged)} {vendors} GPU(s) on the PCI bus ({plugged[0].address}), but "
     return DeviceError(f"{seen}{why} (or ask for the CPU: --gpu=cpu)")
-
-
-def _descends_from_us(pid: int) -> bool:
-    us = os.getpid()
-    while pid > 1:
-        if pid == us:
-            return True
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
-        except OSError:
-            return False
-        pid = int(stat.rpartition(")")[2].split()[1])
-    return False

@@ -108,6 +108,10 @@ class NvmlSource:
         except NvmlError:
             return None  # The pass beside it tells what is wrong; the ring is an extra.
 
+    def processes(self, uuid: str) -> tuple[int, ...]:
+        found = optional(self._nvml, "nvmlDeviceGetComputeRunningProcesses", self._gpus[uuid].handle)
+        return tuple(process.pid for process in found or ())
+
     def wait_events(self, timeout_s: float) -> tuple[EventLine, ...] | None:
         with self._revival.lock:
             told, self._revival.events = tuple(self._revival.events), []

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from pytest_charllm.devices import nvml_fields as table
 from pytest_charllm.devices.nvml_calls import NvmlError, Raw, call, optional, read_fields, text
-from pytest_charllm.devices.nvml_fields import Call, Field
+from pytest_charllm.devices.nvml_fields import SCOPE_GPU, Call, Field
 from pytest_charllm.devices.nvml_gpm import Gpm, PowerRing
 from pytest_charllm.devices.pci import sysfs_address
 from pytest_charllm.devices.plausible import Plausible
@@ -19,6 +20,9 @@ _LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6:
 """By PCIe generation, one direction."""
 _LONGEST_PASS_S = 0.12
 """A period of sampling and its jitter: a counter must not be able to wrap within it."""
+
+
+_SUPERCHIP = re.compile(r"\bG[HB]\d+")
 
 
 class Probed(NamedTuple):
@@ -63,7 +67,7 @@ def probe(nvml: Any, handle: Any, parts: tuple[Part, ...], clock: Callable[[], i
         shutdown_temp_c=optional(nvml, "nvmlDeviceGetTemperatureThreshold", handle, table.THRESHOLD_SHUTDOWN),
         slowdown_tlimit_c=once(nvml, handle, Field(table.FIELD_SLOWDOWN_TLIMIT)),
         shutdown_tlimit_c=once(nvml, handle, Field(table.FIELD_SHUTDOWN_TLIMIT)),
-        semantics={quantity: read.meaning for quantity, read in reads.items() if read.meaning},
+        semantics=_semantics(name, reads),
         capabilities=capabilities,
         # The limit is cheap, but does not change between one second and the next.
         slow=(*dear, *(q for q in ("power_limit_w",) if q in reads), *(table.GPM if gpm is not None else ())),
@@ -75,6 +79,15 @@ def probe(nvml: Any, handle: Any, parts: tuple[Part, ...], clock: Callable[[], i
         mem_clock_max_mhz=optional(nvml, "nvmlDeviceGetMaxClockInfo", handle, table.CLOCK_MEM),
     )
     return Probed(line, reads, plausible, wraps, gpm, ring)
+
+
+def _semantics(name: str, reads: dict[str, Field | Call]) -> dict[str, str]:
+    """A superchip's energy counter is that of the whole module, CPU included, and does not say so."""
+    told = {quantity: read.meaning for quantity, read in reads.items() if read.meaning}
+    power = reads.get("power_instant_w")
+    if "energy_j" in told and (_SUPERCHIP.search(name) or (isinstance(power, Field) and power.scope != SCOPE_GPU)):
+        told["energy_j"] = "counter, module scope"
+    return told
 
 
 def extras(

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 _PR_SET_PDEATHSIG = 1
@@ -62,6 +63,20 @@ def die_with_parent(signum: signal.Signals, parent_pid: str | None = None) -> No
         sys.stderr.write(f"parent {parent_pid} is gone, nothing left to do\n")
         sys.stderr.flush()
         os._exit(1)
+
+
+def descends(pid: int, ancestor: int) -> bool | None:
+    """Whether a process is this one or a child of it, at any depth. None where it is gone, or never was of this PID
+    namespace."""
+    while pid > 1:
+        if pid == ancestor:
+            return True
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            return None
+        pid = int(stat.rpartition(")")[2].split()[1])
+    return False
 
 
 def claim_stdout() -> int:

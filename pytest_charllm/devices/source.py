@@ -42,6 +42,10 @@ class TelemetrySource(Protocol):
         """What the driver has kept of this device's power since the last call; None where it keeps nothing."""
         ...
 
+    def processes(self, uuid: str) -> tuple[int, ...]:
+        """Process ids that compute on one device, as far as the driver tells; empty where it does not."""
+        ...
+
     def wait_events(self, timeout_s: float) -> tuple[EventLine, ...] | None:
         """Errors that the driver reports of any device, as they come; None where it never does: do not ask again."""
         ...

@@ -40,7 +40,12 @@ class Sampler:
     ) -> None:
         self.path = path
         self._config = SamplerConfig(
-            path=str(path), source=source, uuids=uuids, period_s=period_s, parent_pid=os.getpid()
+            path=str(path),
+            source=source,
+            uuids=uuids,
+            period_s=period_s,
+            parent_pid=os.getpid(),
+            ours_pid=os.getpid(),
         )
         self._start_timeout_s = start_timeout_s
         self._process: subprocess.Popen[bytes] | None = None

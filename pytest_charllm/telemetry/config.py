@@ -13,7 +13,8 @@ class SamplerConfig(Record, frozen=True, kw_only=True):
 
     What is slow to read is read every `slow_period_s`. `jitter_s` moves each pass, so that sampling does not march in
     step with training. A read not back after `gap_s` is on record as a gap, after `abandon_s` its device is given up.
-    At `max_bytes` sampling ends.
+    At `max_bytes` sampling ends, and when `parent_pid` is gone. Processes on a device that do not descend from
+    `ours_pid` are somebody else's; None: not looked for.
     """
 
     schema: int = SCHEMA
@@ -28,3 +29,4 @@ class SamplerConfig(Record, frozen=True, kw_only=True):
     abandon_s: float = 10.0
     max_bytes: int = 1 << 28
     parent_pid: int | None = None
+    ours_pid: int | None = None

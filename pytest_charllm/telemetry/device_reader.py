@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
+from pytest_charllm.devices.process import descends
 from pytest_charllm.devices.source import DeviceLostError, TelemetrySource
 from pytest_charllm.records.telemetry import (
     CUMULATIVE,
@@ -63,6 +64,9 @@ class DeviceReader(threading.Thread):
         self._latencies_ns = array("q")
         self._wake = threading.Event()
         self._stopping = False
+        self._ours = config.ours_pid
+        self._seen_once: set[int] = set()
+        self._told: set[int] = set()
         self.reading_since_ns: int | None = None
         self.abandoned = False
 
@@ -118,9 +122,21 @@ class DeviceReader(threading.Thread):
             ring = self._watched(lambda: self._source.power_ring(self.uuid))
             if ring is not None:
                 self._put(ring)
+            self._look_for_strangers()
         if self._pace.too_slow(sample.latency_ns, time.monotonic_ns()):
             busy = f"passes take over {100 * BUSY_SHARE:g} % of the period"
             self._event("slowed", f"{busy}, which is now {self._pace.period_s:g} s")
+
+    def _look_for_strangers(self) -> None:
+        """Somebody else's process in two looks in a row: one that is seen once may be about to end, or to be ours."""
+        if self._ours is None:
+            return
+        pids = self._watched(lambda: self._source.processes(self.uuid))
+        strange = {pid for pid in pids if descends(pid, self._ours) is False}
+        for pid in sorted((strange & self._seen_once) - self._told):
+            self._event("processes", f"pid {pid} computes on this device and is none of ours")
+            self._told.add(pid)
+        self._seen_once = strange
 
     def _snapshot(self, when: str) -> None:
         self._put(self._watched(lambda: self._source.snapshot(self.uuid, when)))

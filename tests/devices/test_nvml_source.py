@@ -184,6 +184,15 @@ def test_fault_29_module_scope_is_labelled(nvml):
     source, line = opened(nvml)
     assert line.semantics["power_instant_w"] == "instant, module scope"
     assert read(source, line).values["power_instant_w"] == 800.0
+    assert line.semantics["energy_j"] == "counter, module scope"
+
+
+def test_fault_29_a_superchips_counter_is_that_of_its_module(nvml):
+    """GPU scope may answer for power while the energy counter includes the CPU: added to RAPL it counts twice."""
+    nvml.answers["nvmlDeviceGetName"] = "NVIDIA GH200 480GB"
+    line = opened(nvml)[1]
+    assert line.semantics["power_instant_w"] == "instant, GPU scope"
+    assert line.semantics["energy_j"] == "counter, module scope"
 
 
 def test_only_what_is_wanted_is_read(nvml):

@@ -261,6 +261,33 @@ def test_slow_quantities_are_read_once_a_second_and_densely_when_announced(sampl
     assert "energy_j" in trace.samples["GPU-a"][-1].values
 
 
+def test_company_on_a_gpu_is_on_record(process, tmp_path):
+    """Somebody's job that comes in mid-window: looked for before a launch alone, it would read as a slow stack. Our own
+    ranks compute there too, and are told from strangers by whom they descend from."""
+    stranger = os.getpid()
+    with subprocess.Popen((sys.executable, "-c", "input()"), stdin=subprocess.PIPE) as campaign:
+        # As if the campaign were another process than the one that computes; its pid must not end the sampler early.
+        running = process(source="simulated:h200+company", slow_period_s=0.2, ours_pid=campaign.pid)
+        path = tmp_path / "telemetry.jsonl"
+        until(lambda: events(read_trace(path), "processes"), "the stranger is on record")
+        running.stdin.close()
+        assert running.wait(PATIENCE_S) == 0
+        campaign.stdin.close()
+    told = [event for event in read_trace(path).events if event.kind == "processes"]
+    assert [(event.uuid, event.text) for event in told] == [
+        ("GPU-a", f"pid {stranger} computes on this device and is none of ours")
+    ]
+
+
+def test_our_own_processes_are_no_company(sampler):
+    """The ranks descend from who started the sampler; flagging them would make every launch invalid."""
+    running = sampler("simulated:h200+company", ("GPU-a",))
+    running.start()
+    until(lambda: len(read_trace(running.path).samples["GPU-a"]) >= 45, "several looks")
+    assert running.stop() == ()
+    assert events(read_trace(running.path), "processes") == []
+
+
 def test_slow_passes_are_slowed_on_record(process, tmp_path):
     """Never silently slower: a rate that the card cannot bear is halved, and the file says so."""
     process(source="simulated:h200+slow", period_s=0.05)

@@ -82,12 +82,13 @@ PROFILES = {
         mem_mhz=1300.0,
     ),
 }  # fmt: skip
-FAULTS = ("hang", "stall", "lost", "slow", "unknown", "broken", "stuck", "reset", "spike")
+FAULTS = ("hang", "stall", "lost", "slow", "unknown", "broken", "stuck", "reset", "spike", "company")
 """What befalls the first board after `FAULT_AFTER_READS` passes.
 
 hang: a call never returns. stall: one call takes 1 s. lost: the board is gone. slow: every pass takes 50 ms. unknown:
 the library refuses everything until it is started anew; broken: even then. stuck: power and energy read the same for
-ever. reset: the energy counter starts again. spike: one reading in ten is 10 kW.
+ever. reset: the energy counter starts again. spike: one reading in ten is 10 kW. company: somebody else's process
+computes there as well.
 """
 
 
@@ -214,6 +215,10 @@ class Board:
     def refuses(self) -> str | None:
         """The fault that makes every call fail, if it is one of those and has come."""
         return self._fault if self.is_faulty and self._fault in ("lost", "unknown", "broken") else None
+
+    @property
+    def has_company(self) -> bool:
+        return self.is_faulty and self._fault == "company"
 
     def begin_pass(self) -> None:
         """Once a pass, before anything is read. May never come back."""
