@@ -38,11 +38,11 @@ ENGINES: dict[str, Engine] = {
     for engine in (
         Engine(
             name="native",
-            axes=frozenset({"dp", "tp", "cp", "pp"}),
+            axes=frozenset({"dp", "tp", "cp", "pp", "ep"}),
             shardings=frozenset({Sharding.NONE, Sharding.FSDP, Sharding.HSDP}),
-            families=frozenset({Family.GPT3, Family.LLAMA}),
+            families=frozenset(Family),
             recompute=frozenset(Recompute),
-            precisions=frozenset({Precision.BF16, Precision.FP32}),
+            precisions=frozenset(Precision),
             schedules=frozenset(SCHEDULES),
             switches=frozenset(
                 {
@@ -53,6 +53,7 @@ ENGINES: dict[str, Engine] = {
                     "overlap",
                     "distributed_optimizer",
                     "chunked_loss",
+                    "real_routing",
                 }
             ),
         ),
@@ -102,7 +103,7 @@ def unsupported(scenario: Scenario) -> str | None:
 
 
 _LAYOUT_SWITCHES = ("gathered", "sequence_parallel", "ring", "virtual_stages")
-_OPTION_SWITCHES = ("overlap", "distributed_optimizer", "lora", "chunked_loss")
+_OPTION_SWITCHES = ("overlap", "distributed_optimizer", "lora", "chunked_loss", "real_routing")
 
 
 def _default(words: Layout | Options, name: str) -> object:

@@ -47,8 +47,9 @@ def hardware_flops_per_step(scenario: Scenario) -> int:
 
     Linear layers: 2 per weight and token forward, 4 backward. Fused attention: 2 products forward, 5 backward. Full
     recomputation repeats the forward pass of every block up to the input of its last linear layer, where torch stops
-    because nothing more is needed. Selective recomputation keeps the results of all products, so it repeats none.
-    Norms, activations, biases, the loss and the optimizer count nothing.
+    because nothing more is needed; of a mixture and with ZeRO 3 all of it, since there the last layer's result is still to be used.
+    Selective recomputation keeps the results of all products, so it repeats none. Norms, activations, biases, the loss
+    and the optimizer count nothing.
 
     On a CPU `FlopCounterMode` does not know the fused attention kernel by itself: register torch's own formulas
     (``sdpa_flop_count``, ``sdpa_backward_flop_count``) for it.
@@ -63,7 +64,7 @@ def hardware_flops_per_step(scenario: Scenario) -> int:
     attention = _ATTENTION_FORWARD + _ATTENTION_BACKWARD
     if scenario.options.recompute is Recompute.FULL:
         last = "ffn.fc2" if "ffn.fc2" in products else "ffn.w2"
-        linear += 2 * shape.layers * (sum(products.values()) - products[last])
+        linear += 2 * shape.layers * (sum(products.values()) - (0 if _repeats_last(scenario) else products[last]))
         attention += _ATTENTION_FORWARD
     one_attention_product = 2 * _keys_per_query(scenario) * shape.heads * shape.head_dim
     return round(tokens_per_step(scenario) * (linear + attention * shape.layers * one_attention_product))

@@ -115,7 +115,11 @@ def counting_flops() -> Iterator[Callable[[], int]]:
         aten._scaled_dot_product_flash_attention_backward,
         aten._scaled_dot_product_flash_attention_for_cpu_backward,
     }
-    formulas = {**dict.fromkeys(forward, _attention_flops), **dict.fromkeys(backward, _attention_backward_flops)}
+    formulas = {
+        **dict.fromkeys(forward, _attention_flops),
+        **dict.fromkeys(backward, _attention_backward_flops),
+        aten._grouped_mm: _grouped_flops,
+    }
     counter = FlopCounterMode(display=False, custom_mapping=formulas)
     counter.mod_tracker = _Untracked()  # type: ignore[assignment]
     with counter:
@@ -132,6 +136,12 @@ class _Untracked:
 
     def __exit__(self, *exception: object) -> None:
         pass
+
+
+def _grouped_flops(left: torch.Size, right: torch.Size, *_: Any, **__: Any) -> int:
+    """Rows in groups by a matrix each, (rows, in) x (groups, in, out), or the gradient of these, (in, rows) x
+    (rows, out): every row is multiplied once."""
+    return 2 * left[0] * left[1] * right[-1]
 
 
 def _attention_flops(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:

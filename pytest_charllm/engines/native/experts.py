@@ -98,9 +98,9 @@ def balance_loss(loads: Tensor, tokens: int, topk: int, region: Region, cp: int,
     """Mixtral's auxiliary loss, summed over layers: weight * experts * sum over experts of (share of the copies that
     go to it) * (its mean probability), over all tokens of a microbatch. It is `weight` a layer in perfect balance.
 
-    `loads` (layers, 2, experts) are of this rank's `tokens`: copies for each expert, and sums of probabilities. Where tp
-    or cp ranks share a microbatch, the copies are summed over `groups`; () where they are equal anyway. The
-    gradient is that of this rank's tokens alone. The value is such that its mean over all ranks is the whole loss.
+    `loads` (layers, 2, experts) are of this rank's `tokens`: copies for each expert, and sums of probabilities. Where
+    tp or cp ranks share a microbatch, the copies are summed over `groups`; () where they are equal anyway. The gradient
+    is that of this rank's tokens alone. The value is such that its mean over all ranks is the whole loss.
     """
     copies, probabilities = loads[:, 0].detach(), loads[:, 1]
     parts = region.size if region.sequence_parallel else 1

@@ -43,10 +43,11 @@ class Gradients:
             tp_dim, expert = placement(shape, name)
             if tp_dim is None:
                 whole.append(parameter)
-            (experts if expert and mesh.ep.size > 1 else others).append(parameter)
+            apart = expert and mesh.ep.size > 1
+            (experts if apart else others).append(parameter)
             if parameter is self._tied.copy:
                 continue
-            shard = mesh.expert_batch if expert else mesh.shard
+            shard = mesh.expert_batch if apart else mesh.shard
             same = copies(shape, name, mesh) // (shard.size if isinstance(parameter, DTensor) else 1)
             self._copies[same if self._spread else 1].append(parameter)
         if stages[0].region.sequence_parallel:

@@ -22,7 +22,7 @@ from pytest_charllm.engines.native.mesh import ALONE, Mesh
 from pytest_charllm.engines.native.recompute import saving_products
 from pytest_charllm.engines.native.tensor import Region
 from pytest_charllm.scenario import Recompute
-from pytest_charllm.scenario.models import Family, ModelShape
+from pytest_charllm.scenario.models import Family, ModelShape, is_trained
 from pytest_charllm.scenario.stages import Stage
 
 _NORM_EPS = 1e-5
@@ -35,9 +35,11 @@ class Decoder(nn.Module):
     """One stage. Token ids (batch, seq), or what the stage before returned -> what the next one needs.
 
     The last stage returns the loss where it is given `targets` (batch, seq), else logits (tokens, vocabulary), in the
-    compute precision. The loss of a mixture is cross entropy and `balance`. Rotary models need `fill_rotary` first. The table is no buffer: DDP would broadcast it in every
-    step. `autocast`: compute in this precision over weights in fp32. `seq`: tokens of a sequence on this rank, needed
-    where the stage is not the first.
+    compute precision. The loss of a mixture is the sum of cross entropy and `balance`.
+
+    Rotary models need `fill_rotary` first. The table is no buffer: DDP would broadcast it in every step. `autocast`:
+    compute in this precision over weights in fp32. `seq`: tokens of a sequence on this rank, needed where the stage is
+    not the first.
     """
 
     rotary: Tensor | None = None
@@ -68,15 +70,14 @@ class Decoder(nn.Module):
         self.embed = nn.Embedding(vocab, shape.hidden) if first else None
         self.positions = nn.Embedding(shape.positions, shape.hidden) if first and shape.positions else None
         self.blocks = nn.ModuleDict(
-            {
-                str(layer): Block(shape, mesh, self.region, self.context, self.routing)
-                for layer in self.stage.layers
-            }
+            {str(layer): Block(shape, mesh, self.region, self.context, self.routing) for layer in self.stage.layers}
         )
         self.norm = _norm(shape) if last else None
         # A tied head in another stage than the embedding is a copy, which `tied` keeps equal.
         tied_here = shape.tied and first
         self.head = nn.Linear(shape.hidden, vocab, bias=False) if last and not tied_here else None
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(is_trained(shape, name))
 
     def fill_rotary(self, seq: int, device: torch.device) -> None:
         """Compute the cosines and sines of RoPE, (2, seq, 1, head_dim / 2), for sequences of up to `seq` tokens."""
@@ -187,9 +188,9 @@ class Attention(nn.Module):
         self.region, self.context = region, context
         self.head_dim = shape.head_dim
         width, kv_width = shape.hidden // region.size, shape.kv_width // region.size
-        self.wq = nn.Linear(shape.hidden, width, bias=shape.biases)
-        self.wk = nn.Linear(shape.hidden, kv_width, bias=shape.biases)
-        self.wv = nn.Linear(shape.hidden, kv_width, bias=shape.biases)
+        self.wq = _projection(shape, width)
+        self.wk = _projection(shape, kv_width)
+        self.wv = _projection(shape, kv_width)
         self.wo = RowParallel(width, shape.hidden, region, bias=shape.biases)
 
     def forward(self, x: Tensor, seq: int, rotary: Tensor | None) -> Tensor:
@@ -199,6 +200,24 @@ class Attention(nn.Module):
         if rotary is not None:
             q, k = _rotate(q, rotary), _rotate(k, rotary)
         return self.wo(self.context.attend(q, k, v).flatten(2).flatten(0, 1))
+
+
+def _projection(shape: ModelShape, width: int) -> nn.Linear:
+    if shape.lora:
+        return Adapted(shape.hidden, width, shape.biases, shape.lora)
+    return nn.Linear(shape.hidden, width, bias=shape.biases)
+
+
+class Adapted(nn.Linear):
+    """A projection with a detour of low rank beside it (LoRA, Hu et al. 2021), scaled by one: alpha is the rank."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool, rank: int) -> None:
+        super().__init__(in_features, out_features, bias=bias)
+        self.down = nn.Parameter(torch.empty(rank, in_features))
+        self.up = nn.Parameter(torch.empty(out_features, rank))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias) + F.linear(F.linear(x, self.down), self.up)
 
 
 class RowParallel(nn.Linear):

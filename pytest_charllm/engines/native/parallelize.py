@@ -139,20 +139,22 @@ def _shard(model: Decoder, scenario: Scenario, world: World) -> None:
 def _shard_experts(mixture: Mixture, world: World, policy: MixedPrecisionPolicy, freed: bool) -> None:
     """Over the ranks with the same experts, whole experts where that comes out even. Each layer is gathered when it is
     at work, which holds a third of the experts at a time."""
-    ranks = world.mesh.expert_batch.size
+    apart = world.mesh.ep.size > 1
+    ranks = (world.mesh.expert_batch if apart else world.mesh.shard).size
     dim = 0 if mixture.place.local % ranks == 0 else 1
     for experts in (mixture.w1, mixture.w3, mixture.w2):
         fully_shard(
             experts,
-            mesh=world.mesh.device_mesh(world.device, expert=True),
+            mesh=world.mesh.device_mesh(world.device, expert=apart),
             mp_policy=policy,
             reshard_after_forward=freed,
             shard_placement_fn=lambda _: Shard(dim),
         )
-        # An average over these ranks would leave out that tokens came from the whole batch. A sum that is divided
-        # afterwards is what every backend can do.
-        experts.set_gradient_divide_factor(float(world.mesh.batch.size))
-        experts.set_force_sum_reduction_for_comms(True)
+        if apart:
+            # An average over these ranks would leave out that tokens came from the whole batch.
+            experts.set_gradient_divide_factor(float(world.mesh.batch.size))
+            # A sum that is divided afterwards is what every backend can do; torch divides a single rank's twice then.
+            experts.set_force_sum_reduction_for_comms(ranks > 1)
 
 
 def _replicate(model: Decoder, world: World) -> nn.Module:

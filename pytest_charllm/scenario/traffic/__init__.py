@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import NamedTuple
 
-from pytest_charllm.errors import BadInput
 from pytest_charllm.scenario.models import shape_of
 from pytest_charllm.scenario.spec import Scenario
 from pytest_charllm.scenario.stages import held_stages
-from pytest_charllm.scenario.traffic import context, data, pipeline, tensor, zero
+from pytest_charllm.scenario.traffic import context, data, expert, pipeline, tensor, zero
 from pytest_charllm.scenario.traffic.calls import FP32, MIB, Call
 
 
@@ -29,11 +28,10 @@ class Predicted(NamedTuple):
 def collectives(scenario: Scenario, rank: int = 0, bucket_cap_bytes: int = 25 * MIB) -> tuple[Predicted, ...]:
     """What a rank must be seen to call in one optimizer step, sorted by axis and kind. Ranks of a pipeline differ.
 
-    `bucket_cap_bytes` is DDP's own default. Raises `BadInput` for a layout that this table does not cover.
+    `bucket_cap_bytes` is DDP's own default. Tokens go to experts by balanced routing: the counted step does.
+    Raises `BadInput` for what DeepSpeed does with experts and in pipelines, see `zero`.
     """
     layout = scenario.layout
-    if layout.ep > 1 and scenario.engine != "deepspeed":
-        raise BadInput(f"traffic of {scenario.key} is not predicted")
     if layout.world == 1:
         return ()
     if scenario.engine == "deepspeed":
@@ -43,9 +41,11 @@ def collectives(scenario: Scenario, rank: int = 0, bucket_cap_bytes: int = 25 * 
         *data.calls(scenario, held, bucket_cap_bytes),
         *tensor.calls(scenario, held),
         *context.calls(scenario, held),
+        *expert.calls(scenario, held),
         *pipeline.calls(scenario, held),
     ]
-    if data.is_sharded(layout) or layout.tp > 1 or layout.pp > 1 or scenario.options.distributed_optimizer:
+    spread = max(layout.tp, layout.pp, layout.ep) > 1 or data.is_sharded(layout)
+    if spread or scenario.options.distributed_optimizer:
         calls.append(Call("all-reduce", "world", FP32))
     return _summed(calls)
 

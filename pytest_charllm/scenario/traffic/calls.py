@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-from pytest_charllm.scenario.models import ModelShape, sequence
+from pytest_charllm.scenario.models import ModelShape, sequence, shape_of
 from pytest_charllm.scenario.placement import local_size
 from pytest_charllm.scenario.spec import Layout, Precision, Scenario
 from pytest_charllm.scenario.stages import Stage, held_parameters
@@ -37,6 +37,11 @@ def layers_of(held: Held) -> int:
 def local_tokens(scenario: Scenario) -> int:
     """Tokens of a microbatch that one context-parallel rank has."""
     return scenario.training.microbatch * sequence(scenario) // scenario.layout.cp
+
+
+def copied_tokens(scenario: Scenario) -> int:
+    """Of a mixture: rows that the experts of one microbatch work on, one for each expert of a token."""
+    return local_tokens(scenario) * shape_of(scenario).topk
 
 
 def local_parameters(shape: ModelShape, layout: Layout, held: Held) -> list[tuple[str, tuple[int, ...]]]:

@@ -15,6 +15,9 @@ Rows = list[tuple[str, tuple[int, ...]]]
 _FIRST_BUCKET_BYTES = MIB
 """DDP's first bucket is smaller, so that communication starts early."""
 
+OWN_BUCKET_BYTES = 25 * MIB
+"""Of what is reduced after the last backward pass."""
+
 OPTIMIZER_BUCKET_BYTES = 128 * MIB
 
 
@@ -36,19 +39,29 @@ def shards(layout: Layout) -> int:
     return layout.dp * layout.cp // layout.replicas if is_sharded(layout) else 1
 
 
+def expert_copies(layout: Layout) -> int:
+    """Ranks that have the same experts."""
+    return layout.dp * layout.cp // layout.ep
+
+
 def _ddp(scenario: Scenario, held: Held, bucket_cap_bytes: int) -> list[Call]:
     """DDP's gradient buckets, once it has rebuilt them after its first step.
 
     Gradients become ready in reverse order of use. With accumulation only the last microbatch reduces. A compiled
     block hands over its gradients in another order, which may shift where a bucket ends, but never their bytes.
     Without overlap, and around stages of a pipeline, there is no DDP: the same gradients are reduced after the last
-    backward pass.
+    backward pass. So are, over the ranks with the same ones, those of experts that are split over ep.
     """
-    sizes = [size for _, size in local_parameters(shape_of(scenario), scenario.layout, held)]
-    if not scenario.options.overlap or scenario.layout.pp > 1:
-        return [Call("all-reduce", "dp", size) for size in in_buckets(sizes, bucket_cap_bytes)]
-    sizes.reverse()
-    return [Call("all-reduce", "dp", size) for size in in_buckets(sizes, bucket_cap_bytes, _FIRST_BUCKET_BYTES)]
+    layout, shape = scenario.layout, shape_of(scenario)
+    rows = local_parameters(shape, layout, held)
+    apart = [size for name, size in rows if layout.ep > 1 and placement(shape, name).expert]
+    sizes = [size for name, size in rows if layout.ep == 1 or not placement(shape, name).expert]
+    buckets = in_buckets(apart, OWN_BUCKET_BYTES) if expert_copies(layout) > 1 else []
+    if not scenario.options.overlap or layout.pp > 1:
+        buckets += in_buckets(sizes, OWN_BUCKET_BYTES)
+    else:
+        buckets += in_buckets(sizes[::-1], bucket_cap_bytes, _FIRST_BUCKET_BYTES)
+    return [Call("all-reduce", "dp", size) for size in buckets]
 
 
 def _distributed_optimizer(scenario: Scenario, held: Held) -> list[Call]:
@@ -73,7 +86,7 @@ def _distributed_optimizer(scenario: Scenario, held: Held) -> list[Call]:
 
 
 def _fsdp(scenario: Scenario, held: Held) -> list[Call]:
-    """FSDP2 with one group a block, and a root group of all other parameters.
+    """FSDP2 with one group a block, one a layer of experts, and a root group of all other parameters.
 
     Each microbatch gathers a block for its forward pass and, where it is freed in between, again for its backward
     pass; the root group stays whole in between. Gradients are reduced in fp32, group by group, in every microbatch:
@@ -93,9 +106,12 @@ def _fsdp(scenario: Scenario, held: Held) -> list[Call]:
 
 
 def _groups(shape: ModelShape, layout: Layout, held: Held) -> Iterator[tuple[int, bool]]:
-    """(elements as they travel, whether it is a block) of the groups of each stage that has parameters in them."""
+    """(elements as they travel, whether it is in a block) of the groups of each stage that has parameters in them."""
     for stage in held:
         rows = local_parameters(shape, layout, (stage,))
+        if expert_copies(layout) > 1:
+            yield from [(prod(size), True) for name, size in rows if placement(shape, name).expert]
+        rows = [row for row in rows if not placement(shape, row[0]).expert]
         block = padded([row for row in rows if row[0].startswith(f"blocks.{stage.layers[0]}.")], shards(layout))
         yield from [(block, True)] * len(stage.layers)
         if root := padded([row for row in rows if not row[0].startswith("blocks.")], shards(layout)):

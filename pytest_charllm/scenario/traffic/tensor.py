@@ -13,6 +13,7 @@ from pytest_charllm.scenario.traffic.calls import (
     MIB,
     Call,
     Held,
+    copied_tokens,
     element_bytes,
     in_buckets,
     layers_of,
@@ -36,14 +37,20 @@ def calls(scenario: Scenario, held: Held) -> list[Call]:
     tokens = local_tokens(scenario)
     size = tokens * shape.hidden * element_bytes(scenario)
     layers, last = layers_of(held), any(stage.last for stage in held)
-    crossed = 4 * layers + any(stage.first for stage in held) + last
-    # Recomputation enters both regions again and leaves the first; what comes after the last product is not needed.
-    again = 0 if scenario.options.recompute is Recompute.NONE else layers
+    ends = any(stage.first for stage in held) + last
+    # Every copy of a token enters the experts of a mixture.
+    inner = copied_tokens(scenario) * shape.hidden * element_bytes(scenario) if shape.experts else size
+    entered = left = [size, inner] * (2 * layers) + [size] * ends
+    if scenario.options.recompute is not Recompute.NONE:
+        # It enters both regions again and leaves the first; what comes after the last product is needed only where
+        # experts' results are still to be weighted.
+        entered = entered + [size, inner] * layers
+        left = left + ([size, inner] if shape.experts else [size]) * layers
     if layout.sequence_parallel:
-        once = [Call("all-gather", "tp", size)] * (crossed + 2 * again)
-        once += [Call("reduce-scatter", "tp", size)] * (crossed + again)
+        once = [Call("all-gather", "tp", each) for each in entered]
+        once += [Call("reduce-scatter", "tp", each) for each in left]
     else:
-        once = [Call("all-reduce", "tp", size)] * (crossed + again)
+        once = [Call("all-reduce", "tp", each) for each in left]
     if last:
         chunks = chunk_sizes(tokens) if scenario.options.chunked_loss else [tokens]
         once += [Call("all-reduce", "tp", numbers * FP32 * chunk) for chunk in chunks for numbers in (1, 2)]
