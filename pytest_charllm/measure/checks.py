@@ -17,7 +17,8 @@ LOSS_LIMIT = {Precision.FP32: 1e-6, Precision.BF16: 5e-4, Precision.FP8: 5e-3}
 """Relative. Measured on two to four ranks: 6e-8 in fp32, 5e-5 in bf16; a wrong reduction is off by percents. That of
 fp8 is for the rounding of its three bits of mantissa and has not been measured on hardware."""
 GRAD_NORM_LIMIT = {Precision.FP32: 3e-5, Precision.BF16: 2e-2, Precision.FP8: 1e-1}
-"""Relative. Measured: 9e-7 in fp32, 9e-6 where DeepSpeed sums in single precision, 3.5e-3 in bf16. Sharper than the loss, from which AdamW hides a wrong scale."""
+"""Relative. Measured: 9e-7 in fp32, 9e-6 where DeepSpeed sums in single precision, 3.5e-3 in bf16. Sharper than the
+loss, from which AdamW hides a wrong scale."""
 
 
 def checks(launch: Launch) -> tuple[Check, ...]:

@@ -47,7 +47,7 @@ def hardware_flops_per_step(scenario: Scenario) -> int:
 
     Linear layers: 2 per weight and token forward, 4 backward. Fused attention: 2 products forward, 5 backward. Full
     recomputation repeats the forward pass of every block up to the input of its last linear layer, where torch stops
-    because nothing more is needed; of a mixture and with ZeRO 3 all of it, since there the last layer's result is still to be used.
+    because nothing more is needed; of a mixture and with ZeRO 3 all of it, since the last result has still a use.
     Selective recomputation keeps the results of all products, so it repeats none. Norms, activations, biases, the loss
     and the optimizer count nothing.
 
@@ -58,7 +58,7 @@ def hardware_flops_per_step(scenario: Scenario) -> int:
     """
     shape = shape_of(scenario)
     if scenario.engine == "deepspeed" and shape.experts:
-        raise BadInput(f"FLOPs of {scenario.key} follow the routing: DeepSpeed gives every expert the fullest one's room")
+        raise BadInput(f"FLOPs of {scenario.key} follow the routing: every expert gets the room of the fullest one")
     products = _block_products(shape)
     linear = 6 * (shape.layers * sum(products.values()) + shape.vocab * shape.hidden)
     attention = _ATTENTION_FORWARD + _ATTENTION_BACKWARD
