@@ -6,7 +6,8 @@ normal; nothing but the record tells the rule how large it is. Prints one JSON l
     python benchmarks/judge_simulated.py [--checks 20000] [--seed 1]
 
 `found`: share of checks called REGRESSION, with the confirmation; `breached`: by the first round alone, which is what
-a judge without confirmation would call. `launches`: mean number a check took, of at most 3 + 3.
+a judge without confirmation would call. `stated`: what verdicts say of false alarms, on average. `launches`: mean
+number a check took, of at most 3 + 3.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from pytest_charllm.judge.yardstick import Call, Yardstick
 
 METRIC, RULE = "throughput", GPU["throughput"]
 BUDGET, CONFIRM = 3, 3
+STATED = 500
+"""Checks whose stated rate is averaged: an integral each."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +94,13 @@ def check(stick: Yardstick, numbers: Sequence[float], early: bool) -> tuple[bool
 def simulate(setting: Setting, checks: int, seed: int) -> Iterator[dict[str, object]]:
     """The same records, runs and launches for every change."""
     results: dict[float, list[tuple[bool, bool, int]]] = {change: [] for change in setting.changes}
-    tolerances = []
+    tolerances, stated = [], []
     chance = np.random.default_rng(seed)
     for _ in range(checks):
         stick = stick_of(setting, chance)
         tolerances.append(stick.tolerance(BUDGET))
+        if len(stated) < STATED:
+            stated.append(stick.rates((BUDGET, CONFIRM))[1] or 0.0)
         level = 1 + (chance.normal(0, setting.run) if setting.runs else 0.0)
         numbers = level + chance.normal(0, setting.launch, BUDGET + CONFIRM)
         for change, done in results.items():
@@ -107,6 +112,7 @@ def simulate(setting: Setting, checks: int, seed: int) -> Iterator[dict[str, obj
             "slower_percent": round(100 * change, 2),
             "found": round(found, 5),
             "breached": round(breached, 5),
+            **({} if change else {"stated": round(statistics.fmean(stated), 5)}),
             "launches": round(launches, 2),
             "mean_tolerance_percent": round(100 * statistics.fmean(tolerances), 2),
         }

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_charllm.judge.chances import Spread
-from pytest_charllm.judge.noise import estimate, family, launches_alone, median_variance, robust_sigma
+from pytest_charllm.judge.noise import estimate, family, launches_alone, median_variance, robust_sigma, uncertainty
 from pytest_charllm.judge.reference import Recorded, Reference, recorded_runs, reference_of, scaled_runs
 from pytest_charllm.judge.tolerances import BUSY, ENOUGH_SAMPLES, Match, Tolerance, noise_factor
 from pytest_charllm.judge.wording import amount, moved, name, width
@@ -85,7 +85,12 @@ def judge_metric(
 def judge_wall(
     metric: str, rule: Tolerance, recorded: Sequence[Recorded], launches: Sequence[Measurement], question: Question
 ) -> Outcome:
-    """Wall time on a CPU, as in Gate B: only launches whose window had the cores to itself say anything about it."""
+    """Wall time on a CPU, as in Gate B: only launches whose window had the cores to itself say anything about it,
+    here and on record."""
+    recorded = [
+        run._replace(samples=tuple(sample for sample in run.samples if sample.values.get("busyness", 0.0) < BUSY))
+        for run in recorded
+    ]
     ratios = [launch.number("busyness") for launch in launches]
     quiet = [launch for launch, ratio in zip(launches, ratios, strict=True) if ratio is not None and ratio < BUSY]
     if quiet:
@@ -120,7 +125,7 @@ def yardstick(metric: str, rule: Tolerance, found: Reference, question: Question
         spread = None if launch is None else Spread(launch * math.sqrt(median_variance(found.launches)), launch)
     stick = Yardstick(
         metric=kind, rule=rule, reference=found.level, floor=found.floor, spread=spread, factor=question.factor,
-        launches_count=question.pooled,
+        uncertainty=uncertainty(noise) if question.pooled else 0.0, launches_count=question.pooled,
     )  # fmt: skip
     return stick, noise
 

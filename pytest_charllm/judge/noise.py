@@ -21,6 +21,8 @@ MAD_TO_SIGMA = 1.4826
 """The median absolute deviation of a normal distribution times this is its standard deviation."""
 PAIR_TO_SIGMA = 1.0483
 """The median absolute difference of two draws of a normal distribution times this is its standard deviation."""
+EFFICIENCY = 0.86
+"""Of that estimate, against a plain standard deviation of as many values."""
 
 Cards = tuple[str, ...]
 
@@ -90,6 +92,11 @@ def family(splits: Iterable[Mapping[str, Noise]]) -> dict[str, Noise]:
         metric: Noise(launch=median(several, "launch"), run=median(several, "run"), card=median(several, "card"))
         for metric, several in shown.items()
     }
+
+
+def uncertainty(noise: Noise) -> float:
+    """Relative standard deviation of an estimate from that many runs; 0 where it is no estimate but assumed."""
+    return 0.0 if noise.provisional or noise.runs < 2 else 1 / math.sqrt(2 * EFFICIENCY * (noise.runs - 1))
 
 
 def median_variance(n: float) -> float:

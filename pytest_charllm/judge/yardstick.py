@@ -22,7 +22,7 @@ from enum import Enum
 from statistics import NormalDist
 from typing import NamedTuple
 
-from pytest_charllm.judge.chances import Round, Spread, called, would_have_seen
+from pytest_charllm.judge.chances import Round, Spread, false_alarm, would_have_seen
 from pytest_charllm.judge.noise import median_variance
 from pytest_charllm.judge.tolerances import CLEARED, EARLY_FACTOR, Tolerance
 from pytest_charllm.records import Better, Metric
@@ -58,8 +58,8 @@ class Look(NamedTuple):
 class Yardstick:
     """`reference`: the level on record. `spread`: of the change that unchanged code shows, None where it is not known.
 
-    `factor`: how many of its standard deviations the tolerance holds. `launches_count` False: the tolerance is that
-    of a single launch, however many a round has.
+    `uncertainty`: its own relative standard deviation, 0 where it is assumed. `factor`: how many standard deviations
+    the tolerance holds. `launches_count` False: it is that of a single launch, however many a round has.
     """
 
     metric: Metric
@@ -68,6 +68,7 @@ class Yardstick:
     floor: float
     spread: Spread | None
     factor: float
+    uncertainty: float = 0.0
     launches_count: bool = True
 
     def tolerance(self, launches: int) -> float:
@@ -103,7 +104,7 @@ class Yardstick:
             return None, None
         taken = [Round(self.tolerance(launches), launches) for launches in rounds]
         sides = 2 if self.metric.better is Better.NEITHER else 1
-        return would_have_seen(taken, self.spread), sides * called(0.0, taken, self.spread)
+        return would_have_seen(taken, self.spread), sides * false_alarm(taken, self.spread, self.uncertainty)
 
     def _worse(self, change: float) -> bool:
         if self.metric.better is Better.NEITHER:

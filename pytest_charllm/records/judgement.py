@@ -45,7 +45,8 @@ class MetricVerdict(Record, frozen=True, kw_only=True):
 
     `would_have_seen`: the change in the wrong direction that would have been called nine times in ten.
     `false_alarm`: the chance that unchanged code is called a regression. Both include the confirmation, with the run's
-    own effect shared between breach and confirmation; None where the noise is not known.
+    own effect shared between breach and confirmation; None where the noise is not known. The second also includes how
+    uncertain an estimated noise is.
     """
 
     metric: str
