@@ -10,7 +10,7 @@ from pytest_charllm.errors import BadInput
 from pytest_charllm.records import Check, Collective, Finding, Launch, RankReport
 from pytest_charllm.scenario import Precision, Scenario
 from pytest_charllm.scenario.flops import hardware_flops_per_step
-from pytest_charllm.scenario.models import parameters, shape_of
+from pytest_charllm.scenario.models import trainable_parameters
 from pytest_charllm.scenario.traffic import Predicted, collectives
 
 LOSS_LIMIT = {Precision.FP32: 1e-6, Precision.BF16: 5e-4, Precision.FP8: 5e-3}
@@ -39,7 +39,7 @@ def checks(launch: Launch) -> tuple[Check, ...]:
             {report.rank: report.grad_norms for report in reports},
             GRAD_NORM_LIMIT[precision],
         ),
-        _equal("parameters", parameters(shape_of(scenario)), {report.rank: report.parameters for report in reports}),
+        _equal("parameters", trainable_parameters(scenario), {report.rank: report.parameters for report in reports}),
         *_flops(reports, scenario),
         *_traffic(reports, scenario),
     )

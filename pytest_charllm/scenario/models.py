@@ -32,6 +32,9 @@ order in which the forward pass first uses them (D = hidden, F = ffn, V = vocab,
 | ``norm.weight`` | (D,) | all |
 | ``norm.bias`` | (D,) | gpt3 |
 | ``head.weight`` | (V, D) | llama, mixtral; gpt3 uses ``embed.weight`` again and does not repeat it |
+
+With adapters of rank R (LoRA) wq, wk and wv, of (N, D), each also have ``.down`` (R, D) and ``.up`` (N, R) after their
+own, and these alone are trained.
 """
 
 from __future__ import annotations
@@ -72,6 +75,8 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     topk: int = 0
     rope_base: float | None = None
     source: str
+    lora: int = 0
+    """Rank of the adapters on the q, k and v projections, beside which nothing is trained; 0: there are none."""
 
     @property
     def head_dim(self) -> int:
@@ -128,7 +133,7 @@ def shape(model: str, layers: int | None = None) -> ModelShape:
 
 @cache
 def parameter_list(shape: ModelShape) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """(name, shape) of every trainable parameter of the unsharded model, in order of first use in the forward pass."""
+    """(name, shape) of every parameter of the unsharded model, in order of first use in the forward pass."""
     hidden, bias = shape.hidden, shape.biases
     first = [("embed.weight", (shape.vocab, hidden))]
     if shape.positions:
@@ -148,9 +153,9 @@ def block_parameter_list(shape: ModelShape) -> tuple[tuple[str, tuple[int, ...]]
     stack = (shape.experts,) if shape.experts else ()
     rows: list[tuple[str, tuple[int, ...]]] = [
         *_with_bias("attn_norm", (hidden,), bias),
-        *_with_bias("attn.wq", (hidden, hidden), bias),
-        *_with_bias("attn.wk", (shape.kv_width, hidden), bias),
-        *_with_bias("attn.wv", (shape.kv_width, hidden), bias),
+        *_projection("attn.wq", hidden, shape),
+        *_projection("attn.wk", shape.kv_width, shape),
+        *_projection("attn.wv", shape.kv_width, shape),
         *_with_bias("attn.wo", (hidden, hidden), bias),
         *_with_bias("ffn_norm", (hidden,), bias),
     ]
@@ -167,6 +172,22 @@ def block_parameter_list(shape: ModelShape) -> tuple[tuple[str, tuple[int, ...]]
     return tuple(rows)
 
 
+def _projection(name: str, width: int, shape: ModelShape) -> list[tuple[str, tuple[int, ...]]]:
+    rows = _with_bias(name, (width, shape.hidden), shape.biases)
+    if shape.lora:
+        rows += [(f"{name}.down", (shape.lora, shape.hidden)), (f"{name}.up", (width, shape.lora))]
+    return rows
+
+
+def is_adapter(name: str) -> bool:
+    return name.endswith((".down", ".up"))
+
+
+def is_trained(shape: ModelShape, name: str) -> bool:
+    """Whether a parameter of `parameter_list` is, or stays as it is."""
+    return not shape.lora or is_adapter(name)
+
+
 def _with_bias(name: str, size: tuple[int, ...], bias: bool) -> list[tuple[str, tuple[int, ...]]]:
     weight = (f"{name}.weight", size)
     return [weight, (f"{name}.bias", size[:1])] if bias else [weight]
@@ -174,13 +195,20 @@ def _with_bias(name: str, size: tuple[int, ...], bias: bool) -> list[tuple[str, 
 
 @cache
 def parameters(shape: ModelShape) -> int:
-    """Trainable parameters of the whole model, before any sharding."""
-    return sum(prod(size) for _, size in parameter_list(shape))
+    """Parameters of the whole model without adapters, before any sharding."""
+    return sum(prod(size) for name, size in parameter_list(shape) if not is_adapter(name))
 
 
 def shape_of(scenario: Scenario) -> ModelShape:
-    """The shape a scenario trains, reduced where it says so."""
-    return shape(scenario.training.model, scenario.training.layers)
+    """The shape a scenario trains, reduced where it says so, and with its adapters."""
+    full = shape(scenario.training.model, scenario.training.layers)
+    return msgspec.structs.replace(full, lora=scenario.options.lora) if scenario.options.lora else full
+
+
+def trainable_parameters(scenario: Scenario) -> int:
+    """Of the whole model, before any sharding: all, or those of the adapters."""
+    it = shape_of(scenario)
+    return sum(prod(size) for name, size in parameter_list(it) if is_trained(it, name))
 
 
 def sequence(scenario: Scenario) -> int:

@@ -7,6 +7,8 @@
 | attention output, last feed-forward layer | columns; the bias is whole | - |
 | the same layers of experts | as above, behind the dimension of experts | experts |
 | norms, positions, router | whole | - |
+| adapters' `up` | rows | - |
+| adapters' `down` | whole, and its gradient is a sum over the ranks' rows of `up` | - |
 """
 
 from __future__ import annotations
@@ -34,11 +36,19 @@ def placement(shape: ModelShape, name: str) -> Placement:
     if layer.startswith("blocks."):
         layer = layer.split(".", 2)[2]
     expert = bool(shape.experts) and layer in _EXPERTS
+    if kind == "down":
+        return Placement(None, expert)
     if layer in _ROWS:
         return Placement(int(expert), expert)
     if layer in _COLUMNS and kind == "weight":
         return Placement(1 + expert, expert)
     return Placement(None, expert)
+
+
+def is_summed_over_tp(shape: ModelShape, name: str, sequence_parallel: bool) -> bool:
+    """Whether of a parameter that all tp ranks have whole each has a part of the gradient: from its own tokens, or from
+    its own rows of an adapter's `up`."""
+    return placement(shape, name).tp_dim is None and (sequence_parallel or name.endswith(".down"))
 
 
 def local_size(shape: ModelShape, name: str, size: tuple[int, ...], layout: Layout) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from pytest_charllm.engines.native.mesh import ALONE, Mesh
 from pytest_charllm.engines.native.model import Decoder
 from pytest_charllm.engines.native.world import World
-from pytest_charllm.scenario.models import ModelShape, parameter_list
+from pytest_charllm.scenario.models import ModelShape, is_adapter, parameter_list
 from pytest_charllm.scenario.placement import placement
 
 _STD = 0.02
@@ -38,12 +38,13 @@ def initialize(
 
 def full_parameter(shape: ModelShape, name: str, seed: int, device: torch.device) -> Tensor:
     """A parameter of `parameter_list` before any split, in fp32."""
-    rows = parameter_list(shape)
-    index = [each for each, _ in rows].index(name)
-    full = torch.empty(rows[index][1], device=device)
-    if full.ndim > 1:
+    rows = dict(parameter_list(shape))
+    # Adapters come last, so that the model around them is the one that it would be without.
+    index = sorted(rows, key=is_adapter).index(name)
+    full = torch.empty(rows[name], device=device)
+    if full.ndim > 1 and not name.endswith(".up"):
         return full.normal_(0.0, _STD, generator=torch.Generator(device).manual_seed(seed * 1_000_003 + index))
-    return full.fill_(0.0 if name.endswith("bias") else 1.0)
+    return full.fill_(0.0 if name.endswith(("bias", ".up")) else 1.0)
 
 
 def local_part(shape: ModelShape, name: str, full: Tensor, mesh: Mesh) -> Tensor:
@@ -62,12 +63,12 @@ def copies(shape: ModelShape, name: str, mesh: Mesh) -> int:
 
 
 def count_parameters(stages: Sequence[Decoder], world: World) -> int:
-    """Of the full model, from what every rank holds; a copy of a tied head is none."""
+    """Trained ones of the full model, from what every rank holds; a copy of a tied head is none."""
     held = 0
     for stage in stages:
         counted = {name for name, _ in parameter_list(stage.shape)}
         for name, parameter in stage.named_parameters():
-            if name in counted:
+            if name in counted and parameter.requires_grad:
                 held += parameter.numel() * world.size // copies(stage.shape, name, world.mesh)
     return world.total(held) // world.size
 
