@@ -81,6 +81,20 @@ def parse_layout(text: str) -> Layout:
     return layout
 
 
+def alternating_stages(layers: int, stages: int) -> tuple[int, ...]:
+    """`stage_layers` of the CharLLM study's mitigation for GPUs that sit in warm and cool places by turns: the first,
+    third, ... stage has one layer more than an even share, the others one fewer, and the last what then remains.
+
+    Raises `BadInput` where a stage would have no layer.
+    """
+    share = layers // stages
+    depths = [share + (1 if number % 2 == 0 else -1) for number in range(stages - 1)]
+    depths.append(layers - sum(depths))
+    if min(depths) < 1:
+        raise BadInput(f"{layers} layers do not alternate over {stages} stages: each needs a layer, got {depths}")
+    return tuple(depths)
+
+
 def _parse_axes(axes: str, text: str) -> dict[str, int]:
     degrees: dict[str, int] = {}
     at = 0

@@ -31,6 +31,8 @@ def overlap_of(scenario: Scenario, is_cpu: bool) -> tuple[Overlap, ...]:
         sharded = layout.sharding is not Sharding.NONE
         if sharded and is_cpu:
             found.append(Overlap("dp", False, "on a CPU FSDP2 waits for every collective"))
+        elif layout.pp > 1 and not sharded and not options.distributed_optimizer:
+            found.append(Overlap("dp", False, "a pipeline reduces plain gradients after its last backward pass"))
         else:
             found.append(Overlap("dp", True, ""))
     if layout.tp > 1:

@@ -18,6 +18,9 @@ from pytest_charllm.scenario.spec import DEFAULT_SCHEDULE, Layout
 V_SHAPES = ("zbv", "dualpipev")
 """Schedules whose first and last stage are on the same rank."""
 
+TIED = ("embed.weight", "head.weight")
+"""Of a tied model in a pipeline: two copies of the same weights, by their names in the first and the last stage."""
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -76,6 +79,33 @@ def held_stages(layout: Layout, layers: int, rank: int) -> tuple[Stage, ...]:
     """The stages of a rank, in the order of the model."""
     every = stages(layout, layers)
     return tuple(every[number] for number in stages_at(layout, pipeline_rank(layout, rank)))
+
+
+def in_flight(layout: Layout, place: int, microbatches: int) -> int:
+    """The most microbatches of which a place in the pipeline holds activations at once, added up over its stages.
+
+    | schedule | microbatches |
+    |---|---|
+    | gpipe | m |
+    | 1f1b | min(m, p - i) |
+    | interleaved-1f1b | min(v m, (v - 1) r + 2 (p - 1 - i) + 1), r microbatches in a round |
+    | zbv | min(2 m, 2 p, m + 1 + i) |
+    | dualpipev | 2 p + 1 |
+
+    for the i-th of p ranks with v stages each, and m microbatches a step. Those of the last two are what torch's order
+    of work comes to.
+    """
+    name, pp, virtual = schedule_of(layout), layout.pp, layout.stages_per_rank
+    if name == "gpipe":
+        return microbatches
+    if name == "interleaved-1f1b":
+        a_round = microbatches // max(1, microbatches // pp)
+        return min(virtual * microbatches, (virtual - 1) * a_round + 2 * (pp - 1 - place) + 1)
+    if name == "zbv":
+        return min(2 * microbatches, 2 * pp, microbatches + 1 + place)
+    if name == "dualpipev":
+        return 2 * pp + 1
+    return min(microbatches, pp - place)
 
 
 def held_parameters(shape: ModelShape, held: tuple[Stage, ...]) -> list[tuple[str, tuple[int, ...]]]:
