@@ -13,7 +13,7 @@ from pytest_charllm.judge.reference import Recorded, Reference, recorded_runs, r
 from pytest_charllm.judge.tolerances import BUSY, ENOUGH_SAMPLES, Match, Tolerance, noise_factor
 from pytest_charllm.judge.wording import amount, moved, name, width
 from pytest_charllm.judge.yardstick import Call, Yardstick
-from pytest_charllm.records import METRICS, Baseline, Better, Measurement, Noise, why_missing
+from pytest_charllm.records import METRICS, Baseline, BaselineSample, Better, Measurement, Noise, why_missing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,10 +87,8 @@ def judge_wall(
 ) -> Outcome:
     """Wall time on a CPU, as in Gate B: only launches whose window had the cores to itself say anything about it,
     here and on record."""
-    recorded = [
-        run._replace(samples=tuple(sample for sample in run.samples if sample.values.get("busyness", 0.0) < BUSY))
-        for run in recorded
-    ]
+    quiet_runs = [run._replace(samples=tuple(filter(_quiet, run.samples))) for run in recorded]
+    recorded = [run for run in quiet_runs if run.samples]
     ratios = [launch.number("busyness") for launch in launches]
     quiet = [launch for launch, ratio in zip(launches, ratios, strict=True) if ratio is not None and ratio < BUSY]
     if quiet:
@@ -99,6 +97,10 @@ def judge_wall(
     if not known:
         return Outcome(metric, Call.NO_EVIDENCE, reason="busyness of the machine not known")
     return Outcome(metric, Call.UNJUDGED, reason=f"machine busy (wall/CPU {statistics.median(known):.2f})")
+
+
+def _quiet(sample: BaselineSample) -> bool:
+    return sample.values.get("busyness", 0.0) < BUSY
 
 
 def judge_power(power: Outcome, throughput: Outcome | None) -> Outcome:
