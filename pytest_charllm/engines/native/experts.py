@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.autograd import Function
 
 from pytest_charllm.engines.native.grouped import Groups, grouped_product
 from pytest_charllm.engines.native.mesh import Mesh
@@ -92,6 +94,37 @@ class Mixture(nn.Module):
     def join(self, results: Tensor, weights: Tensor) -> Tensor:
         """Sum (tokens, topk, hidden) by weights (tokens, topk) in fp32."""
         return (results * weights.unsqueeze(-1)).sum(dim=1).to(results.dtype)
+
+
+class LossAhead:
+    """The part of a loss that is known before the last stage of a pipeline: it stays where it is, and its gradient sets
+    out when that of what the stage hands on comes back. `weight`: the part of a microbatch in what is differentiated.
+    """
+
+    weight = 1.0
+
+    def __init__(self) -> None:
+        self._values: list[Tensor] = []
+
+    def carry(self, x: Tensor, loss: Tensor) -> Tensor:
+        self._values.append(loss.detach())
+        return _Carried.apply(x, loss, self.weight)
+
+    def take(self) -> list[Tensor]:
+        """Weighted, one a microbatch since the last call."""
+        values, self._values = self._values, []
+        return [value * self.weight for value in values]
+
+
+class _Carried(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, loss: Tensor, weight: float) -> Tensor:
+        ctx.weight = loss.new_full((), weight)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        return gradient, ctx.weight, None
 
 
 def balance_loss(loads: Tensor, tokens: int, topk: int, region: Region, cp: int, groups: tuple[str, ...]) -> Tensor:

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pytest_charllm.engines.native.chunked_loss import ChunkLoss, chunked_cross_entropy
 from pytest_charllm.engines.native.context import Context
-from pytest_charllm.engines.native.experts import Mixture, Routing, balance_loss
+from pytest_charllm.engines.native.experts import LossAhead, Mixture, Routing, balance_loss
 from pytest_charllm.engines.native.loss import cross_entropy
 from pytest_charllm.engines.native.mesh import ALONE, Mesh
 from pytest_charllm.engines.native.recompute import saving_products
@@ -65,6 +65,7 @@ class Decoder(nn.Module):
         self.routing = Routing()
         self.balance: Tensor | None = None
         """Of a mixture's last forward pass: its auxiliary loss, for the tokens of this rank."""
+        self.ahead = LossAhead()
         vocab = shape.vocab // mesh.tp.size
         first, last = self.stage.first, self.stage.last
         self.embed = nn.Embedding(vocab, shape.hidden) if first else None
@@ -102,7 +103,7 @@ class Decoder(nn.Module):
             if self.shape.experts:
                 self.balance = self._balance(torch.stack(loads), len(x))
             if self.norm is None:
-                return x
+                return x if self.balance is None else self.ahead.carry(x, self.balance)
             x = self.region.enter(self.norm(x))
             head = self.embed if self.head is None else self.head
             assert head is not None

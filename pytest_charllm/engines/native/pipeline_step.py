@@ -44,15 +44,18 @@ class PipelineStep:
         self.stages = build_stages(parallel.stages, layout, mesh, tokens, world.device, dtype)
         self.weight = microbatch_weight(scenario.accumulation)
         self.schedule = build_schedule(self.stages, layout, scenario.accumulation, self._weighted)
-        self._share = float(mesh.pp.size) if any(stage.is_last for stage in self.stages) else 0.0
+        self._share = float(mesh.pp.size)
+        self._ahead = [stage.ahead for stage in parallel.stages]
+        for ahead in self._ahead:
+            ahead.weight = self.weight
         self._nothing = torch.zeros((), device=world.device)
         self._poison = False
 
     def __call__(self, index: int, poison: bool = False) -> tuple[Tensor, Tensor]:
         """(this rank's share of the loss, global gradient norm before clipping).
 
-        The mean of the shares over all ranks is the mean loss over the tokens: the ranks with the last stage say it as
-        many times over as the pipeline is long, the others zero. `poison` makes the share NaN.
+        The mean of the shares over all ranks is the mean loss over the tokens: every rank says what its stages add to
+        it, the last one most or all, as many times over as the pipeline is long. `poison` makes the share NaN.
         """
         self._poison = poison
         inputs, targets = self.batches.step(index)
@@ -61,6 +64,7 @@ class PipelineStep:
         first = (inputs.flatten(0, 1),) if any(stage.is_first for stage in self.stages) else ()
         losses: list[Tensor] = []
         self.schedule.step(*first, target=targets.flatten(0, 1), losses=losses, return_outputs=False)
+        losses += [value for ahead in self._ahead for value in ahead.take()]
         loss = torch.stack(losses).detach().sum() * self._share if losses else self._nothing.clone()
         return loss * float("nan") if poison else loss, self.update()
 
