@@ -1,0 +1,102 @@
+"""What is judged of a script: by tokens a second where they are known, by its step alone where not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_charllm.judge.policy import Policy
+from pytest_charllm.records import Baseline, Measurement, NeedMore, Verdict, tier
+from pytest_charllm.scenario import Layout, Scenario, Script
+
+PASS, RED = Verdict.PASS, Verdict.REGRESSION
+MARKED = Scenario(work=Script("train.py"), layout=Layout(dp=2))
+LOGGED = Scenario(work=Script("train.py", log="megatron"), layout=Layout(dp=2))
+NO_TOKENS = {"throughput": None, "energy_per_token": None, "step_time": 0.2}
+
+
+def decide(
+    make: SimpleNamespace, rounds: Sequence[Sequence[Measurement]], record: Baseline | None, *,
+    is_cpu: bool, scenario: Scenario = MARKED,
+) -> Any:  # fmt: skip
+    policy = Policy(tier("smoke" if is_cpu else "nightly", is_cpu), is_cpu=is_cpu)
+    return policy.decide(scenario, record, make.comparable(is_cpu=is_cpu), rounds, None)
+
+
+def cpu(make: SimpleNamespace, **changes: float | None) -> Measurement:
+    plain = {"cost_cpu": None, "cost_wall": None, "step_cpu_time": 0.02, "step_time": 0.025, "throughput": 9000.0}
+    return make.cpu({**plain, "busyness": 1.1, **changes})
+
+
+def test_step_stands_in_for_unknown_tokens_on_a_gpu(make: SimpleNamespace) -> None:
+    """Without tokens there is no throughput and no energy per token; requiring them would withhold every PASS."""
+    record = make.baseline([make.gpu(NO_TOKENS)] * 3)
+    judgement = decide(make, [[make.gpu(NO_TOKENS)] * 3], record, is_cpu=False)
+    assert judgement.verdict is PASS
+    assert judgement.because.startswith("step time +0.0 % (tolerance")
+
+    slow = make.gpu({**NO_TOKENS, "step_time": 0.21})
+    judgement = decide(make, [[slow] * 3, [slow] * 3], record, is_cpu=False)
+    assert judgement.verdict is RED
+    assert judgement.because.startswith("step time +5.0 % (tolerance")
+
+
+def test_known_tokens_are_judged_as_for_our_own_engines(make: SimpleNamespace) -> None:
+    """A step that holds more tokens may take longer: tokens a second decide, the step only informs."""
+    record = make.baseline([make.gpu({"step_time": 0.2})] * 3)
+    judgement = decide(make, [[make.gpu({"step_time": 0.4})] * 3], record, is_cpu=False)
+    assert judgement.verdict is PASS
+    assert make.row(judgement, "step_time").reason == "informational"
+    assert make.row(judgement, "energy_per_token").verdict is PASS
+
+
+def test_log_needs_no_sensor_for_a_pass(make: SimpleNamespace) -> None:
+    """A log does not say when its steps ran, so power and heat have no window; speed has all it needs."""
+    blind = dict.fromkeys(("energy_per_token", "mean_power", "core_temp_end", "hbm_temp_end", "throttle_hw"))
+    record = make.baseline([make.gpu(blind)] * 3)
+    rounds = [[make.gpu(blind)] * 3]
+    assert decide(make, rounds, record, is_cpu=False, scenario=LOGGED).verdict is PASS
+    assert decide(make, rounds, record, is_cpu=False, scenario=MARKED).verdict is not PASS
+
+
+def test_cpu_without_a_baseline_judges_nothing(make: SimpleNamespace) -> None:
+    """There is no strict check that could pass in its place: green would say more than is known."""
+    assert decide(make, [], None, is_cpu=True).launches == 5
+    assert decide(make, [[cpu(make)] * 5], None, is_cpu=True).verdict is Verdict.NO_BASELINE
+
+
+def test_cpu_time_speaks_on_a_busy_machine(make: SimpleNamespace) -> None:
+    """Beside other work the step takes twice as long and as much CPU time: red would be a false alarm."""
+    record = make.baseline([cpu(make)] * 5, is_cpu=True)
+    busy = {"busyness": 2.2, "step_time": 0.05, "throughput": 4500.0}
+    judgement = decide(make, [[cpu(make, **busy)]], record, is_cpu=True)
+    assert judgement.verdict is PASS
+    assert make.row(judgement, "throughput").reason == "machine busy (wall/CPU 2.20)"
+
+    slow = cpu(make, step_cpu_time=0.024, **busy)
+    need = decide(make, [[slow]], record, is_cpu=True)
+    assert isinstance(need, NeedMore)
+    judgement = decide(make, [[slow], [slow] * 2], record, is_cpu=True)
+    assert judgement.verdict is RED
+    assert judgement.because == "step cpu time +20.0 % (tolerance 10.0 %), confirmed +20.0 %"
+
+
+def test_wall_time_is_held_against_quiet_launches_alone(make: SimpleNamespace) -> None:
+    """What was recorded beside other work is half as fast: against it, every slowdown would be an improvement."""
+    busy = cpu(make, busyness=4.0, throughput=3000.0)
+    record = make.baseline([cpu(make), cpu(make), busy, busy, busy], is_cpu=True)
+    judgement = decide(make, [[cpu(make, throughput=7000.0)], [cpu(make, throughput=7000.0)] * 2], record, is_cpu=True)
+    assert [row.metric for row in judgement.metrics if row.verdict is RED] == ["throughput"]
+    assert make.row(judgement, "throughput").reference == pytest.approx(9000.0)
+
+
+def test_log_on_a_cpu_is_inconclusive(make: SimpleNamespace) -> None:
+    """It tells wall time alone, and nobody knows whether the cores were its own: a PASS would be luck."""
+    blind = {"step_cpu_time": None, "busyness": None}
+    record = make.baseline([cpu(make, **blind)] * 5, is_cpu=True)
+    judgement = decide(make, [[cpu(make, **blind)]], record, is_cpu=True, scenario=LOGGED)
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert judgement.because == "throughput: busyness of the machine not known"
