@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from itertools import combinations
 
 from pytest_charllm.records import METRICS, Calibration, Finding, RankReport, StepSeries, Value
 
@@ -11,6 +12,10 @@ DRIFT_LIMIT = 0.015
 """First and second half of the window further apart than this: something was still changing."""
 DRIFT_LIMIT_CPU = 0.05
 """On a shared CPU single steps scatter by percents, so the halves of a short window do too."""
+SLOPE_GROUPS = 10
+"""Single steps scatter; a slope is told from the medians of this many groups of them."""
+GROWTH_LIMIT = 10.0
+"""Python objects a step that stay. What the window itself keeps of a step are 2 on a GPU and 4 on a CPU."""
 BIMODAL_RATIO = 1.3
 SLOW_RANK_Z = 5.0
 SLOW_RANK_SHARE = 0.03
@@ -77,11 +82,12 @@ def busyness(reports: Sequence[RankReport]) -> Value:
 
 
 def step_findings(reports: Sequence[RankReport], is_cpu: bool) -> list[Finding]:
-    """Not steady, drifting, bimodal, slow rank."""
+    """Not steady, drifting, bimodal, slow rank, growing."""
     return [
         *_not_steady(reports),
         *_shape(slowest_steps_s(reports), DRIFT_LIMIT_CPU if is_cpu else DRIFT_LIMIT),
         *_slow_ranks(reports, is_cpu),
+        *_growing(reports),
     ]
 
 
@@ -102,12 +108,42 @@ def _shape(steps_s: Sequence[float], drift_limit: float) -> list[Finding]:
     first, second = statistics.median(steps_s[:half]), statistics.median(steps_s[half:])
     drift = second / first - 1
     if abs(drift) > drift_limit:
-        text = f"median step of the second half {100 * drift:+.1f} % against the first"
+        slope = 100 * drift_slope(steps_s)
+        text = f"median step of the second half {100 * drift:+.1f} % against the first, {slope:+.1f} % a minute"
         findings.append(Finding(kind="drifting", text=text))
     ratio = statistics.quantiles(steps_s, n=20, method="inclusive")[-1] / statistics.median(steps_s)
     if ratio > BIMODAL_RATIO:
         text = f"the slowest twentieth of the steps took {ratio:.2f} x the median or more"
         findings.append(Finding(kind="bimodal", text=text))
+    return findings
+
+
+def drift_slope(steps_s: Sequence[float]) -> float:
+    """How fast the step's time changes: a ratio of its median a minute, by Theil and Sen's median of slopes.
+
+    Between medians of `SLOPE_GROUPS` groups of neighbouring steps, at the middle of each group's time.
+    """
+    size = max(1, len(steps_s) // SLOPE_GROUPS)
+    points, elapsed_s = [], 0.0
+    for begin in range(0, len(steps_s) - size + 1, size):
+        group = steps_s[begin : begin + size]
+        points.append((elapsed_s + sum(group) / 2, statistics.median(group)))
+        elapsed_s += sum(group)
+    slopes = [(late - early) / (t1 - t0) for (t0, early), (t1, late) in combinations(points, 2)]
+    return 60 * statistics.median(slopes) / statistics.median(steps_s)
+
+
+def _growing(reports: Sequence[RankReport]) -> list[Finding]:
+    """Ranks that keep more and more Python objects: a leak slows the collector, and ends in a crash after days."""
+    findings = []
+    for report in reports:
+        if report.objects is None or report.steps is None:
+            continue
+        before, after = report.objects
+        a_step = (after - before) / len(report.steps.wall_s)
+        if a_step > GROWTH_LIMIT:
+            text = f"rank {report.rank} keeps {a_step:,.0f} Python objects a step: {before:,} before, {after:,} after"
+            findings.append(Finding(kind="growing", text=text))
     return findings
 
 

@@ -187,6 +187,11 @@ class RankReport(Record, frozen=True, kw_only=True):
     """Trainable parameters of the full model, before any sharding. None: a script's."""
     attention_backend: str | None = None
     """None: a script's."""
+    expert_backend: str | None = None
+    """What multiplied the experts' rows: "grouped-mm", "bmm" or "loop". None: no experts, or a script's."""
+    expert_imbalance: float | None = None
+    """Most tokens of an expert over their mean, in the layer where that is largest, over all ranks and steps so far.
+    None: no experts, or tokens were dealt out evenly."""
     software: Stack
     phases: Phases
     steps: StepSeries | None = None
@@ -199,6 +204,8 @@ class RankReport(Record, frozen=True, kw_only=True):
     unmeasured: Unmeasured | None = None
     calibration: tuple[Calibration, ...] = ()
     peak_memory_bytes: int | None = None
+    objects: tuple[int, int] | None = None
+    """Python objects that the collector tracks right before the window and after it, garbage removed."""
     compile_cache_cold: bool | None = None
     """True: nothing was in the compiler's cache, so `compile_s` is a compile time. None: no compile."""
     losses: tuple[float, ...] = ()

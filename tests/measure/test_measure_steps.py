@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_charllm.measure.steps import busyness, cost_cpu, cost_wall, slowest_steps_s, step_findings, unusable
+from pytest_charllm.measure.steps import (
+    busyness,
+    cost_cpu,
+    cost_wall,
+    drift_slope,
+    slowest_steps_s,
+    step_findings,
+    unusable,
+)
 from pytest_charllm.records import Calibration, StepSeries, Warmup
 
 
@@ -107,6 +115,24 @@ def test_drift_between_the_halves(make: SimpleNamespace, second: float, drifts: 
     """A card still heating up slows within the window; its median is of no steady state."""
     series = StepSeries(wall_s=(0.125,) * 20 + (second,) * 20)
     assert ("drifting" in kinds([make.report(steps=series)])) is drifts
+
+
+def test_slope_is_a_share_a_minute_and_robust() -> None:
+    """A step that gets 1 % longer in every minute, with a stall in it that is none of the slope."""
+    steps_s, elapsed_s = [], 0.0
+    while elapsed_s < 120:
+        steps_s.append(0.5 * (1 + 0.01 * elapsed_s / 60))
+        elapsed_s += steps_s[-1]
+    steps_s[7] = 30.0
+    assert drift_slope(steps_s) == pytest.approx(0.01, rel=0.1)
+    assert drift_slope([0.5] * 4) == 0.0
+
+
+@pytest.mark.parametrize(("after", "kinds_"), [(100_350, set()), (101_000, {"growing"}), (90_000, set())])
+def test_objects_that_stay_are_told(make: SimpleNamespace, after: int, kinds_: set[str]) -> None:
+    """A list of graphs that grows with every step costs nothing in forty of them, and the run after a day."""
+    steps = StepSeries(wall_s=(0.125,) * 40)
+    assert kinds([make.report(steps=steps, objects=(100_000, after))]) == kinds_
 
 
 def test_bimodal_steps_are_told(make: SimpleNamespace) -> None:

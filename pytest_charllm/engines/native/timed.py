@@ -17,6 +17,7 @@ from torch import Tensor
 from pytest_charllm.engines.errors import NonFinite
 from pytest_charllm.engines.native.calibration import Interleaved, calibrate_gpu
 from pytest_charllm.engines.native.clock import Span, mark_type
+from pytest_charllm.engines.native.experts import expert_imbalance
 from pytest_charllm.engines.native.faults import Faults
 from pytest_charllm.engines.native.setup import Setup, compile_cache_cold
 from pytest_charllm.engines.native.world import World
@@ -43,6 +44,8 @@ class Window:
     steps: list[Span]
     extra: list[Span]
     losses: Tensor
+    objects: tuple[int, int]
+    """Python objects alive before and after."""
 
 
 def run(setup: Setup, progress: Progress) -> RankReport:
@@ -69,6 +72,7 @@ def run(setup: Setup, progress: Progress) -> RankReport:
     progress("report")
     check_finite(window.losses, world)
     peak = torch.cuda.max_memory_allocated(world.device) if world.device.type == "cuda" else None
+    imbalance = expert_imbalance(step.expert_load, world)
     del step
     gc.collect()
     compile_s = warm.step_s[0] - step_s if request.scenario.options.compile else None
@@ -86,8 +90,10 @@ def run(setup: Setup, progress: Progress) -> RankReport:
         ),
         window=window.edges,
         warmup=warm.outcome,
+        expert_imbalance=imbalance,
         calibration=calibrate_gpu(world) if interleaved is None else interleaved.results(),
         peak_memory_bytes=peak,
+        objects=window.objects,
         compile_cache_cold=cold,
         faults=faults.applied(window.steps, window.extra),
     )
@@ -118,6 +124,7 @@ def measure(step: TrainingStep, world: World, steps: int, faults: Faults, interl
     """The window. On a GPU the host only queues work in here: it reads no result and waits for nothing."""
     mark = mark_type(world.device)
     marks, losses = [], []
+    before = alive_objects()
     with _no_garbage_collection():
         world.barrier()
         begin_ns = time.monotonic_ns()
@@ -133,12 +140,23 @@ def measure(step: TrainingStep, world: World, steps: int, faults: Faults, interl
                 interleaved.measure()
         world.barrier()
         end_ns = time.monotonic_ns()
+    spans = [begin.until(end) for begin, _, end in marks]
+    extra = [middle.until(end) for _, middle, end in marks]
+    stacked = torch.stack(losses).cpu()
+    del marks, losses
     return Window(
         edges=WindowEdges(begin_mono_ns=begin_ns, end_mono_ns=end_ns),
-        steps=[begin.until(end) for begin, _, end in marks],
-        extra=[middle.until(end) for _, middle, end in marks],
-        losses=torch.stack(losses).cpu(),
+        steps=spans,
+        extra=extra,
+        losses=stacked,
+        objects=(before, alive_objects()),
     )
+
+
+def alive_objects() -> int:
+    """Python objects that the collector tracks, once garbage is gone. Outside of the window: it takes a while."""
+    gc.collect()
+    return len(gc.get_objects())
 
 
 def check_finite(losses: Tensor, world: World) -> None:
