@@ -19,6 +19,15 @@ class TrainingStep(Protocol):
     def parameter_count(self) -> int:
         """Trainable parameters of the full model, before any sharding."""
 
+    @property
+    def expert_backend(self) -> str | None:
+        """As in the report."""
+
+    @property
+    def expert_load(self) -> Tensor | None:
+        """(layers, experts): how many copies of its tokens this rank has sent to each expert so far. None where there
+        are no experts, where tokens are dealt out evenly, or where it is not known."""
+
     def __call__(self, index: int, poison: bool = False) -> tuple[Tensor, Tensor]:
         """(mean loss over this rank's tokens, global gradient norm before clipping), both still on the device.
 

@@ -30,6 +30,9 @@ from pytest_charllm.scenario.models import ModelShape
 class Step:
     """A model in training. Calling it does the optimizer step of that index; what is reduced when is DeepSpeed's."""
 
+    expert_backend: str | None = None
+    expert_load = None
+
     def __init__(
         self, request: RankRequest, shape: ModelShape, seq: int, world: World, generator_device: torch.device
     ) -> None:

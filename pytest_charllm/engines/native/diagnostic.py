@@ -10,6 +10,7 @@ from msgspec import structs
 
 from pytest_charllm.engines.errors import NonFinite
 from pytest_charllm.engines.native.counting import Unfolded, counting_flops
+from pytest_charllm.engines.native.experts import expert_imbalance
 from pytest_charllm.engines.native.reference import train_reference
 from pytest_charllm.engines.native.setup import Setup
 from pytest_charllm.engines.progress import Progress
@@ -46,6 +47,7 @@ def run(setup: Setup, progress: Progress) -> RankReport:
     ):
         step(request.diagnostic_steps)
     flops_per_step = world.total(flops())
+    imbalance = expert_imbalance(step.expert_load, world)
     del step
     gc.collect()
     reference = None
@@ -57,6 +59,7 @@ def run(setup: Setup, progress: Progress) -> RankReport:
         report,
         losses=tuple(mean_losses),
         grad_norms=tuple(grad_norms),
+        expert_imbalance=imbalance,
         reference=reference,
         collectives=collectives(),
         flops_per_step=flops_per_step,

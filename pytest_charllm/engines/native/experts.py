@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +12,13 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from pytest_charllm.engines.native.grouped import Groups, grouped_product
+from pytest_charllm.engines.native.grouped import Groups, expert_backend, grouped_product
 from pytest_charllm.engines.native.mesh import Mesh
 from pytest_charllm.engines.native.routing import Balanced, Place, Routed, Way
 from pytest_charllm.engines.native.tensor import Region, all_reduce
+from pytest_charllm.engines.native.world import World
 from pytest_charllm.records import Pass, RankRequest
+from pytest_charllm.scenario import Precision
 from pytest_charllm.scenario.models import ModelShape
 
 BALANCE_WEIGHT = 0.01
@@ -26,9 +28,17 @@ BALANCE_WEIGHT = 0.01
 @dataclass
 class Routing:
     """One a model. `real`: tokens go where the router says; otherwise every expert gets the same number of them. Either
-    way the experts' results are weighted by the router's probabilities, so it learns."""
+    way the experts' results are weighted by the router's probabilities, so it learns. `load`: copies sent so far by real
+    routing, (layers, experts)."""
 
     real: bool = False
+    load: Tensor | None = None
+
+    def count(self, copies: Tensor) -> None:
+        """`copies` (layers, experts) of one microbatch."""
+        if self.real:
+            copies = copies.double()
+            self.load = copies if self.load is None else self.load + copies
 
 
 def real_routing(request: RankRequest) -> bool:
@@ -47,6 +57,32 @@ def balanced(routings: Iterable[Routing]) -> Iterator[None]:
     finally:
         for routing, real in before:
             routing.real = real
+
+
+def load_of(routings: Mapping[range, Routing], shape: ModelShape) -> Tensor | None:
+    """Copies sent so far (layers, experts), by the layers of each stage of this rank; zero for those of other ranks."""
+    loads = {layers: routing.load for layers, routing in routings.items() if routing.load is not None}
+    if not loads:
+        return None
+    whole = torch.zeros(shape.layers, shape.experts, dtype=torch.float64, device=next(iter(loads.values())).device)
+    for layers, load in loads.items():
+        whole[layers.start : layers.stop] = load
+    return whole
+
+
+def expert_imbalance(load: Tensor | None, world: World) -> float | None:
+    """Most copies of an expert over their mean, of all ranks together, in the layer where that is largest. Collective
+    where there is a load, which then every rank has."""
+    if load is None:
+        return None
+    mean = torch.tensor(world.mean(load), dtype=torch.float64)
+    return (mean.amax(dim=1) / mean.mean(dim=1)).max().item()
+
+
+def backend_of(shape: ModelShape, precision: Precision, device: torch.device) -> str | None:
+    """What multiplies the experts' rows; None for a model without experts."""
+    dtype = torch.float32 if precision is Precision.FP32 else torch.bfloat16
+    return expert_backend(dtype, device) if shape.experts else None
 
 
 class Experts(nn.Module):

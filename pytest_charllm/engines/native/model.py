@@ -102,6 +102,7 @@ class Decoder(nn.Module):
                 loads.append(load)
             if self.shape.experts:
                 self.balance = self._balance(torch.stack(loads), len(x))
+                self.routing.count(torch.stack(loads)[:, 0].detach())
             if self.norm is None:
                 return x if self.balance is None else self.ahead.carry(x, self.balance)
             x = self.region.enter(self.norm(x))

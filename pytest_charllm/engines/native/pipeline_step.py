@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pytest_charllm.engines.native.counting import CollectiveCounter
 from pytest_charllm.engines.native.data import Batches
-from pytest_charllm.engines.native.experts import balanced, real_routing
+from pytest_charllm.engines.native.experts import backend_of, balanced, load_of, real_routing
 from pytest_charllm.engines.native.parallelize import parallelize
 from pytest_charllm.engines.native.pipeline import build_schedule, build_stages
 from pytest_charllm.engines.native.step import microbatch_weight
@@ -36,7 +36,9 @@ class PipelineStep:
         parallel = parallelize(scenario, shape, seq, world, request.seed, generator_device, real_routing(request))
         self.update = parallel.update
         self.batches = Batches(scenario, shape.vocab, seq, request.seed, world)
-        self._routings = [stage.routing for stage in parallel.stages]
+        self._routings = {stage.stage.layers: stage.routing for stage in parallel.stages}
+        self._shape = shape
+        self.expert_backend = backend_of(shape, scenario.options.precision, world.device)
         self.parameter_count = count_parameters(parallel.stages, world)
         self._labels = mesh.labels
         dtype = torch.float32 if scenario.options.precision is Precision.FP32 else torch.bfloat16
@@ -68,9 +70,13 @@ class PipelineStep:
         loss = torch.stack(losses).detach().sum() * self._share if losses else self._nothing.clone()
         return loss * float("nan") if poison else loss, self.update()
 
+    @property
+    def expert_load(self) -> Tensor | None:
+        return load_of(self._routings, self._shape)
+
     @contextmanager
     def counting_collectives(self) -> Iterator[Callable[[], tuple[Collective, ...]]]:
-        with balanced(self._routings), CollectiveCounter(self._labels) as counter:
+        with balanced(self._routings.values()), CollectiveCounter(self._labels) as counter:
             yield counter.collectives
 
     def _weighted(self, loss: Tensor, targets: Tensor) -> Tensor:

@@ -68,6 +68,7 @@ class Setup:
             tokens_per_step=scenario.global_batch * self.seq,
             parameters=step.parameter_count,
             attention_backend=backend,
+            expert_backend=step.expert_backend,
             software=software(cuda),
             phases=Phases(import_s=self.import_s, build_s=time.perf_counter() - began_s),
         )

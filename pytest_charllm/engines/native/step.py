@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pytest_charllm.engines.native.counting import CollectiveCounter
 from pytest_charllm.engines.native.data import Batches
-from pytest_charllm.engines.native.experts import balanced, real_routing
+from pytest_charllm.engines.native.experts import backend_of, balanced, load_of, real_routing
 from pytest_charllm.engines.native.parallelize import parallelize
 from pytest_charllm.engines.native.weights import count_parameters
 from pytest_charllm.engines.native.world import World
@@ -34,7 +34,9 @@ class Step:
         self.model, self.update = parallel.module, parallel.update
         self.batches = Batches(scenario, shape.vocab, seq, request.seed, world)
         self.accumulation = scenario.accumulation
-        self._routings = [stage.routing for stage in parallel.stages]
+        self._routings = {stage.stage.layers: stage.routing for stage in parallel.stages}
+        self._shape = shape
+        self.expert_backend = backend_of(shape, scenario.options.precision, world.device)
         self.parameter_count = count_parameters(parallel.stages, world)
         self._labels = world.mesh.labels
 
@@ -52,9 +54,13 @@ class Step:
             losses.append(loss.detach())
         return torch.stack(losses).sum(), self.update()
 
+    @property
+    def expert_load(self) -> Tensor | None:
+        return load_of(self._routings, self._shape)
+
     @contextmanager
     def counting_collectives(self) -> Iterator[Callable[[], tuple[Collective, ...]]]:
-        with balanced(self._routings), CollectiveCounter(self._labels) as counter:
+        with balanced(self._routings.values()), CollectiveCounter(self._labels) as counter:
             yield counter.collectives
 
     def _reducing(self, last: bool) -> AbstractContextManager[None]:
