@@ -113,7 +113,7 @@ class Campaign:
         is_cpu = self.settings.machine.is_cpu
         rules = rules_for(self.settings.machine.variant, self.settings.tier.name, is_cpu)
         recorded = [] if is_cpu else [found for key in self._planned if (found := self._readable(key)) is not None]
-        by_luck = sum(rule.prior_sigma is not None for rule in rules.values())
+        by_luck = sum(bool(rule.prior_sigma) for rule in rules.values())
         return Policy(
             self.settings.tier, is_cpu, checks=len(self._planned) * by_luck, siblings=siblings_of(recorded, rules)
         )

@@ -150,6 +150,8 @@ class Inner:
     pytester: pytest.Pytester
     script: dict[str, Script] = field(default_factory=dict)
     campaigns: list[FakeCampaign] = field(default_factory=list)
+    moved_together: tuple[object, ...] = ()
+    """Alarms of the campaign."""
 
     def suite(self, body: str) -> None:
         """A suite file; the usual imports are there."""
@@ -177,7 +179,7 @@ def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Inner:
 
     def open_campaign(config, options, machine, items, on_progress):  # type: ignore[no-untyped-def]
         planned = [found.planned for item in items if (found := opening.collected(item))]
-        campaign = FakeCampaign(planned, made.script, on_progress)
+        campaign = FakeCampaign(planned, made.script, on_progress, moved_together=made.moved_together)
         made.campaigns.append(campaign)
         return campaign
 

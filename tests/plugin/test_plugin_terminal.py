@@ -56,6 +56,13 @@ def test_judged_row_wins_over_a_measured_one(inner):
     inner.run().stdout.fnmatch_lines(["1 scenario: 1 PASS"])
 
 
+def test_what_moved_together_is_one_line(inner):
+    """Thirty rows that each passed hide that all of them lost 1.5 %."""
+    inner.suite(CHECK)
+    inner.moved_together = (SimpleNamespace(text="throughput -1.5 % over all 30 scenarios"),)
+    inner.run().stdout.fnmatch_lines(["moved together: throughput -1.5 % over all 30 scenarios"])
+
+
 def test_infeasible_rows_are_counted_by_rule(inner):
     """The paper's tables have many rows one machine cannot run; the table is for what was measured."""
     inner.suite('@scenarios("gpt3-175b.mb1", "gpt3-175b.mb2", "llama3-1b.tp2.mb1", "llama3-1b.mb1")\n'
