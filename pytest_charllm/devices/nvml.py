@@ -135,6 +135,10 @@ class NvmlSource:
         for quantity, read in reads.items():
             if isinstance(read, Call):
                 answers[quantity] = ask_call(self._nvml, gpu.handle, read)
+        reasons = answers.get("event_reasons")
+        if isinstance(reasons, float):
+            sampled = gpu.found.sampled.add(int(reasons), self._clock())
+            answers |= {q: total_ns for q, total_ns in sampled.items() if q in wanted}
         if gpu.found.gpm is not None and not table.GPM.keys().isdisjoint(wanted):
             try:
                 answers |= {q: answer for q, answer in gpu.found.gpm.read().items() if q in wanted}

@@ -10,6 +10,7 @@ from pytest_charllm.devices import nvml_fields as table
 from pytest_charllm.devices.nvml_calls import NvmlError, Raw, call, optional, read_fields, text
 from pytest_charllm.devices.nvml_fields import SCOPE_GPU, Call, Field
 from pytest_charllm.devices.nvml_gpm import Gpm, PowerRing
+from pytest_charllm.devices.nvml_throttle import BITS, SAMPLED, SampledThrottle
 from pytest_charllm.devices.pci import sysfs_address
 from pytest_charllm.devices.plausible import Plausible
 from pytest_charllm.devices.wrap import Unwrapped
@@ -30,6 +31,7 @@ class Probed(NamedTuple):
     reads: dict[str, Field | Call]
     plausible: Plausible
     wraps: dict[str, Unwrapped]
+    sampled: SampledThrottle
     gpm: Gpm | None
     ring: PowerRing | None
 
@@ -53,6 +55,8 @@ def probe(nvml: Any, handle: Any, parts: tuple[Part, ...], clock: Callable[[], i
         capabilities[quantity] = reason
         if read is not None:
             reads[quantity] = read
+    without = frozenset(q for q in BITS if q not in reads) if "event_reasons" in reads else frozenset()
+    capabilities |= dict.fromkeys(without, "ok")
     gpm, ring, told = extras(nvml, handle, uuid, clock)
     capabilities |= told
     pci = optional(nvml, "nvmlDeviceGetPciInfo", handle)
@@ -67,7 +71,7 @@ def probe(nvml: Any, handle: Any, parts: tuple[Part, ...], clock: Callable[[], i
         shutdown_temp_c=optional(nvml, "nvmlDeviceGetTemperatureThreshold", handle, table.THRESHOLD_SHUTDOWN),
         slowdown_tlimit_c=once(nvml, handle, Field(table.FIELD_SLOWDOWN_TLIMIT)),
         shutdown_tlimit_c=once(nvml, handle, Field(table.FIELD_SHUTDOWN_TLIMIT)),
-        semantics=_semantics(name, reads),
+        semantics=_semantics(name, reads) | dict.fromkeys(without, SAMPLED),
         capabilities=capabilities,
         # The limit is cheap, but does not change between one second and the next.
         slow=(*dear, *(q for q in ("power_limit_w",) if q in reads), *(table.GPM if gpm is not None else ())),
@@ -78,7 +82,7 @@ def probe(nvml: Any, handle: Any, parts: tuple[Part, ...], clock: Callable[[], i
         sm_clock_max_mhz=optional(nvml, "nvmlDeviceGetMaxClockInfo", handle, table.CLOCK_SM),
         mem_clock_max_mhz=optional(nvml, "nvmlDeviceGetMaxClockInfo", handle, table.CLOCK_MEM),
     )
-    return Probed(line, reads, plausible, wraps, gpm, ring)
+    return Probed(line, reads, plausible, wraps, SampledThrottle(without), gpm, ring)
 
 
 def _semantics(name: str, reads: dict[str, Field | Call]) -> dict[str, str]:

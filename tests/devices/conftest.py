@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pynvml
 import pytest
+
+from pytest_charllm.measure.windows import DeviceWindow, device_windows
+from pytest_charllm.records import (
+    DeviceLine,
+    Launch,
+    Meta,
+    Pass,
+    Phases,
+    RankDevice,
+    RankReport,
+    SampleLine,
+    Stack,
+    Status,
+    Trace,
+    WindowEdges,
+    tier,
+)
+from pytest_charllm.scenario.key import parse_key
 
 DOUBLE, UINT, ULONG, ULL, SLL, SINT, USHORT = range(7)
 _MEMBER = {DOUBLE: "dVal", UINT: "uiVal", ULONG: "ulVal", ULL: "ullVal", SLL: "sllVal", SINT: "siVal", USHORT: "usVal"}
@@ -32,6 +51,7 @@ class FakeNvml:
             (191, 0): (ULL, 3_581_406_123),
             (82, 0): (UINT, 49),
             (74, 0): (ULL, 2**40 + 7),
+            (76, 0): (ULL, 0),
             (269, 0): (ULL, 0),
             (270, 0): (ULL, 0),
             (271, 0): (ULL, 0),
@@ -87,6 +107,29 @@ class FakeNvml:
             value.valueType, raw = answer
             setattr(value.value, _MEMBER.get(value.valueType, "ullVal"), raw)
         return value
+
+
+@pytest.fixture
+def window_of() -> Callable[..., DeviceWindow]:
+    """The window of one rank on one device, as the measurement cuts it out of a trace."""
+
+    def cut(line: DeviceLine, samples: Sequence[SampleLine], begin_ns: int, end_ns: int) -> DeviceWindow:
+        report = RankReport(
+            nonce="n", rank=0, world_size=1, host="h", pid=1, pass_=Pass.TIMED, tokens_per_step=1, parameters=1,
+            device=RankDevice(kind="cuda", name=line.name, uuid=line.uuid), attention_backend="none",
+            window=WindowEdges(begin_mono_ns=begin_ns, end_mono_ns=end_ns), software=Stack(), phases=Phases(),
+        )  # fmt: skip
+        launch = Launch(
+            id="x", scenario=parse_key("llama3-1b.mb1"), pass_=Pass.TIMED, window=tier("smoke", is_cpu=False).window,
+            status=Status.COMPLETED, ranks=(report,),
+        )  # fmt: skip
+        meta = Meta(source="nvml", host="h", period_s=0.1, pid=1, mono_ns=0, wall_s=0.0, slow_period_s=1.0)
+        trace = Trace(meta=meta, devices={line.uuid: line}, samples={line.uuid: tuple(samples)})
+        ((window,), reason) = device_windows(launch, trace, is_cpu=False)
+        assert reason is None
+        return window
+
+    return cut
 
 
 @pytest.fixture

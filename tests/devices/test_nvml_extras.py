@@ -14,7 +14,6 @@ from pytest_charllm.devices.nvml import REVIVE_S, NvmlSource
 from pytest_charllm.devices.nvml_fields import ALL_LINKS, GPM
 from pytest_charllm.devices.probe import find
 from pytest_charllm.devices.simulated.source import Simulation
-from pytest_charllm.measure.windows import DeviceWindow
 from pytest_charllm.records.telemetry import HEALTH, QUANTITIES
 
 S = 1_000_000_000
@@ -172,6 +171,24 @@ def test_older_drivers_tell_throttling_by_violation_status(nvml):
     assert wanted <= set(line.slow)
 
 
+def test_without_any_counter_the_sampled_bits_are_added_up_and_labelled(nvml, clock):
+    """A lower bound is better than nothing, as long as nobody holds it against a counter."""
+    for field in (74, 76, 269, 270, 271):
+        nvml.fields[(field, 0)] = 3
+    source = NvmlSource(nvml, (), clock=clock)
+    line = source.devices()[0]
+    wanted = {"event_reasons", "throttle_power_cap_ns", "throttle_hw_brake_ns"}
+    told = []
+    for reasons in (0x4, 0x84, 0x0, 0x4, 0x4):
+        nvml.answers["nvmlDeviceGetCurrentClocksEventReasons"] = reasons
+        told.append(source.read(nvml.UUID, wanted).values)
+        clock.now_ns += S // 10
+    assert [values["throttle_power_cap_ns"] / S for values in told] == pytest.approx([0.0, 0.1, 0.2, 0.2, 0.3])
+    assert told[-1]["throttle_hw_brake_ns"] / S == pytest.approx(0.1)
+    assert line.capabilities["throttle_power_cap_ns"] == "ok"
+    assert line.semantics["throttle_power_cap_ns"].startswith("sampled reason bits")
+
+
 def test_links_are_summed_by_the_driver(nvml):
     """Scope 0 is the first link alone, an eighteenth of an H100's traffic."""
     nvml.fields |= {(138, 0): (ULL, 1), (138, ALL_LINKS): (ULL, 18)}
@@ -196,7 +213,7 @@ def test_fault_02_a_mismatch_names_both_versions(tmp_path, nvml, monkeypatch):
     assert not found.absent
 
 
-def test_fault_04_what_never_comes_back_is_no_measurement(clock):
+def test_fault_04_what_never_comes_back_is_no_measurement(clock, window_of):
     """Unknown (999) for the rest of a launch: attempts to start anew are on record, bounded, and nothing passes."""
     simulation = Simulation("h200+broken", clock=clock)
     source = simulation.source()
@@ -207,10 +224,7 @@ def test_fault_04_what_never_comes_back_is_no_measurement(clock):
         samples.append(source.read(line.uuid, QUANTITIES))
     restarts = [event for event in source.wait_events(0.0) if event.kind == "restarted"]
     assert 1 <= len(restarts) <= 20 / REVIVE_S
-    window = DeviceWindow(
-        uuid=line.uuid, line=line, samples=tuple(samples), begin_ns=samples[5].mono_ns, end_ns=samples[-5].mono_ns,
-        max_gap_ns=S, slow_gap_ns=S,
-    )  # fmt: skip
+    window = window_of(line, samples, samples[5].mono_ns, samples[-5].mono_ns)
     value = window.sampled("power_instant_w", "W", max)
     assert (value.value, value.reason is not None) == (None, True)
 

@@ -42,6 +42,7 @@ def test_every_quantity_comes_in_its_unit(nvml):
         "throttle_sw_thermal_ns": 0.0,
         "throttle_hw_thermal_ns": 0.0,
         "throttle_hw_brake_ns": 0.0,
+        "throttle_sync_boost_ns": 0.0,
     }
     assert sample.missing == {}
     assert set(sample.values) <= set(QUANTITIES)

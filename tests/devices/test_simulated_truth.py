@@ -6,13 +6,13 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from pytest_charllm.devices.simulated.board import INSTANT_S, PROFILES, REFRESH_S
 from pytest_charllm.devices.simulated.source import Simulation
 from pytest_charllm.measure.energy import counter_energy, integral_energy
-from pytest_charllm.measure.thermal import throttle_share
+from pytest_charllm.measure.power import throttle_share
 from pytest_charllm.measure.windows import DeviceWindow
 from pytest_charllm.records.telemetry import CUMULATIVE, QUANTITIES
 
@@ -20,7 +20,7 @@ S = 1_000_000_000
 H200 = PROFILES["h200"]
 
 
-def sampled(profile, seed: int, length_s: float) -> tuple[Simulation, DeviceWindow]:
+def sampled(cut, profile, seed: int, length_s: float) -> tuple[Simulation, DeviceWindow]:
     """As the sampler reads: 10 Hz with jitter, slow quantities once a second and densely around both edges."""
     now = [7 * S]
     simulation = Simulation(profile, ("GPU-x",), seed=seed, clock=lambda: now[0])
@@ -39,44 +39,39 @@ def sampled(profile, seed: int, length_s: float) -> tuple[Simulation, DeviceWind
         elif is_near:
             wanted |= set(line.slow) & CUMULATIVE
         samples.append(source.read(line.uuid, wanted))
-    window = DeviceWindow(
-        uuid=line.uuid, line=line, samples=tuple(samples), begin_ns=round((7 + begin_s) * S),
-        end_ns=round((7 + end_s) * S), max_gap_ns=800_000_000, slow_gap_ns=3_500_000_000,
-    )  # fmt: skip
-    return simulation, window
+    return simulation, cut(line, samples, round((7 + begin_s) * S), round((7 + end_s) * S))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 10_000), st.sampled_from([(10.0, 0.01), (30.0, 0.005)]), st.sampled_from(["h200", "h100"]))
-def test_the_counter_gives_the_energy_of_a_window(seed, length, profile):
+def test_the_counter_gives_the_energy_of_a_window(window_of, seed, length, profile):
     """Within 1 % at 10 s and 0.5 % at 30 s, whatever the phase of the refresh against both edges."""
     length_s, limit = length
-    simulation, window = sampled(profile, seed, length_s)
+    simulation, window = sampled(window_of, profile, seed, length_s)
     truth = simulation.truth(window.begin_ns, window.end_ns)
     assert counter_energy(window).value == pytest.approx(truth.energy_j, rel=limit)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 10_000), st.floats(0.11, 0.9))
-def test_the_integral_agrees_where_steps_do_not_march_with_the_sensor(seed, step_s):
+def test_the_integral_agrees_where_steps_do_not_march_with_the_sensor(window_of, seed, step_s):
     """Within 3 % of the truth as this sensor's own gain sees it, over 30 s: 300 looks of 25 ms each."""
     near_harmonic = min(abs(step_s * n / REFRESH_S - round(step_s * n / REFRESH_S)) for n in (1, 2, 3)) < 0.05
-    if near_harmonic:
-        return
-    simulation, window = sampled(replace(H200, step_s=step_s), seed, 30.0)
+    assume(not near_harmonic)
+    simulation, window = sampled(window_of, replace(H200, step_s=step_s), seed, 30.0)
     truth = simulation.truth(window.begin_ns, window.end_ns)
     gain = random.Random(f"{seed}/GPU-x").gauss(1.0, 0.02)
     assert integral_energy(window).value == pytest.approx(gain * truth.energy_j, rel=0.03)
 
 
-def test_steps_in_time_with_the_sensor_fool_the_integral_and_not_the_counter():
+def test_steps_in_time_with_the_sensor_fool_the_integral_and_not_the_counter(window_of):
     """A step of just the refresh period: the 25 ms that "instant" sees are always the same part of it. The integral is
     off by far more than its 3 %, over seeds in both directions; the counter has seen everything."""
     marching = replace(H200, step_s=REFRESH_S)
     assert INSTANT_S < REFRESH_S / 2
     off, counted = [], []
     for seed in range(12):
-        simulation, window = sampled(marching, seed, 20.0)
+        simulation, window = sampled(window_of, marching, seed, 20.0)
         truth = simulation.truth(window.begin_ns, window.end_ns)
         gain = random.Random(f"{seed}/GPU-x").gauss(1.0, 0.02)
         off.append(integral_energy(window).value / (gain * truth.energy_j) - 1)
@@ -86,9 +81,9 @@ def test_steps_in_time_with_the_sensor_fool_the_integral_and_not_the_counter():
     assert max(map(abs, counted)) < 0.005
 
 
-def test_throttled_time_is_the_counted_one():
+def test_throttled_time_is_the_counted_one(window_of):
     """From nanosecond counters, so that no event is too short to be seen."""
-    simulation, window = sampled(H200, 3, 10.0)
+    simulation, window = sampled(window_of, H200, 3, 10.0)
     truth = simulation.truth(window.begin_ns, window.end_ns)
     assert throttle_share(window, "throttle_power_cap_ns").value == pytest.approx(truth.power_cap_s / 10.0, rel=0.01)
 
