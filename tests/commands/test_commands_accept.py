@@ -70,6 +70,7 @@ def test_first_of_its_kind(gpu_run: Callable[..., RunDirectory], store: Baseline
     assert stack.samples[0].values["mean_power"] == 588.4
     assert stack.samples[0].start_temp_c == {"GPU-1": 31.0}
     assert stack.speed_on_record
+    assert not stack.new_level
     assert baseline.comparable == run.comparable(KEY)
 
 
@@ -163,6 +164,7 @@ def test_a_regression_with_a_reason(gpu_run: Callable[..., RunDirectory], store:
     baseline = store.find(h200, KEY)
     assert baseline is not None
     assert baseline.reference.because == "CVE fix costs 5 %"
+    assert baseline.reference.new_level
 
 
 def test_a_broken_baseline_stands_in_the_way(gpu_run: Callable[..., RunDirectory], store: BaselineStore) -> None:
