@@ -20,6 +20,7 @@ from torch.distributed.pipelining.schedules import (
 
 from pytest_charllm.engines.native.mesh import Mesh
 from pytest_charllm.engines.native.model import Decoder
+from pytest_charllm.engines.native.receiving import Buffers, buffers_of_looped, buffers_of_single, share
 from pytest_charllm.scenario import Layout
 from pytest_charllm.scenario.stages import schedule_of
 
@@ -37,28 +38,49 @@ class OneForwardOneBackward(Schedule1F1B):
         """Of use to torch's drawings alone, and it fails where a stage has fewer microbatches than warm-up."""
 
 
-SCHEDULES: dict[str, Callable[..., Schedule]] = {
-    "gpipe": ScheduleGPipe,
-    "1f1b": OneForwardOneBackward,
+SINGLE: dict[str, type[PipelineScheduleSingle]] = {"gpipe": ScheduleGPipe, "1f1b": OneForwardOneBackward}
+"""Schedules of one stage a rank."""
+
+LOOPED: dict[str, Callable[..., Any]] = {
     "interleaved-1f1b": ScheduleInterleaved1F1B,
     "zbv": ScheduleZBVZeroBubble,
     "dualpipev": ScheduleDualPipeV,
 }
 
 
-class StageWithLoss(PipelineStage):
-    """A stage that, as the last one, gives its decoder the targets and returns the loss in the place of logits.
+class TrainingStage(PipelineStage):
+    """A stage that receives into no more buffers than it needs, and as the last one returns the loss.
 
-    torch would take a loss of the logits, which then stay in memory until the next microbatch has its own. They are no
-    keyword arguments, since those are looked at as if they were activations.
+    torch would take a loss of the logits, which then stay in memory until the next microbatch has its own. So the
+    decoder is given the targets; as no keyword argument of torch's, since it looks at those as if at activations.
     """
 
     targets: Sequence[Tensor] = ()
+    buffers: Buffers | None = None
     _number = 0
+
+    def _prepare_forward_infra(self, *args: Any, **kwargs: Any) -> Any:
+        told = super()._prepare_forward_infra(*args, **kwargs)
+        if self.buffers is not None and not self.is_first:
+            share(self.args_recv_info, self.buffers.activations)
+        return told
+
+    def _prepare_backward_infra(self, *args: Any, **kwargs: Any) -> Any:
+        told = super()._prepare_backward_infra(*args, **kwargs)
+        if self.buffers is not None and not self.is_last:
+            share(self.grad_recv_info, self.buffers.gradients)
+        return told
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         self._number = fwd_chunk_id
         return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+
+    def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
+        super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
+        if not self.is_first:
+            # A backward pass for activations alone leaves their gradient here, and the next would be added to it.
+            for received in self.args_recv_info[bwd_chunk_id]:
+                received.buffer.grad = None
 
     def forward_maybe_with_nosync(self, *args: Any, **kwargs: Any) -> Any:
         if self.is_last:
@@ -73,7 +95,7 @@ def build_stages(
     tokens: tuple[int, int],
     device: torch.device,
     dtype: torch.dtype,
-) -> list[StageWithLoss]:
+) -> list[TrainingStage]:
     """`tokens`: (microbatch, tokens of a sequence) on this rank; `dtype` of the activations between stages.
 
     All shapes are told, so that the stages never have to ask each other.
@@ -84,7 +106,7 @@ def build_stages(
         hidden = torch.empty(rows, decoders[0].shape.hidden, dtype=dtype, requires_grad=True)
         loss = torch.empty((), dtype=torch.float32, requires_grad=True)
     return [
-        StageWithLoss(
+        TrainingStage(
             decoder,
             decoder.stage.number,
             layout.stages,
@@ -98,11 +120,17 @@ def build_stages(
 
 
 def build_schedule(
-    stages: list[StageWithLoss], layout: Layout, microbatches: int, loss: Callable[[Tensor, Tensor], Tensor]
+    stages: list[TrainingStage], layout: Layout, microbatches: int, loss: Callable[[Tensor, Tensor], Tensor]
 ) -> Schedule:
     """`loss`: (what the last stage returned, targets) -> what is differentiated, already the microbatch's share."""
     name = schedule_of(layout)
     assert name is not None, "one stage needs no schedule"
-    kind = SCHEDULES[name]
-    single = isinstance(kind, type) and issubclass(kind, PipelineScheduleSingle)
-    return kind(stages[0] if single else stages, microbatches, loss_fn=loss, scale_grads=False)
+    if name in SINGLE:
+        [stage] = stages
+        stage.buffers = buffers_of_single(layout, stage.group_rank, microbatches)
+        return SINGLE[name](stage, microbatches, loss_fn=loss, scale_grads=False)
+    schedule = LOOPED[name](stages, microbatches, loss_fn=loss, scale_grads=False)
+    for stage in stages:
+        order = schedule.pipeline_order_with_comms[stage.group_rank]
+        stage.buffers = buffers_of_looped(order, layout, stage.stage_index)
+    return schedule
