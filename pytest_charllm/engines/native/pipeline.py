@@ -59,6 +59,11 @@ class TrainingStage(PipelineStage):
     buffers: Buffers | None = None
     _number = 0
 
+    def _warmup_backward_result(self, *args: Any, **kwargs: Any) -> Tensor:
+        """What the stages of a newer torch agree on before their first step: whether all know their shapes. They
+        do, and in a fake process group nobody is there to say so."""
+        return torch.ones_like(super()._warmup_backward_result(*args, **kwargs))
+
     def _prepare_forward_infra(self, *args: Any, **kwargs: Any) -> Any:
         told = super()._prepare_forward_infra(*args, **kwargs)
         if self.buffers is not None and not self.is_first:
