@@ -53,6 +53,7 @@ ENGINES: dict[str, Engine] = {
                     "overlap",
                     "distributed_optimizer",
                     "chunked_loss",
+                    "lora",
                     "real_routing",
                 }
             ),

@@ -195,11 +195,13 @@ def sharding(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken
 
 
 def precision(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
-    """fp8 needs matrix units for it, and layers that are whole: a split one also sums what its ranks have."""
+    """fp8 needs matrix units for it, and layers that are trained, and whole: a split one sums what its ranks have."""
     if scenario.options.precision is not Precision.FP8:
         return None
     if not hardware.fp8:
         return Broken("fp8", f"{hardware.variant} has no matrix units for 8-bit floats")
+    if scenario.options.lora:
+        return Broken("fp8", f"adapters and frozen layers are not in fp8, asked lora{scenario.options.lora}")
     if scenario.layout.tp > 1:
         return Broken("fp8", f"linear layers in fp8 are not split over tp, asked tp{scenario.layout.tp}")
     return None

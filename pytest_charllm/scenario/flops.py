@@ -32,14 +32,16 @@ def flops_per_token(scenario: Scenario, formula: str = FLOP_FORMULA) -> float:
 
     N counts the weights that a token is multiplied with: no input embedding, positions, norms and biases, but the head
     (once, tied or not), and of a mixture the router and the `topk` experts that work. c is 6 for ``palm_full`` (PaLM,
-    torchtitan) and 3 for ``causal_half`` (Megatron-LM). Raises `BadInput` for another formula.
+    torchtitan) and 3 for ``causal_half`` (Megatron-LM). Frozen weights have no gradient of their own: with adapters it
+    is ``4 N + 6 N_adapters``. Raises `BadInput` for another formula.
     """
     if formula not in FORMULAS:
         raise BadInput(f"FLOP formula {formula!r} is not known; formulas: {', '.join(FORMULAS)}")
     shape = shape_of(scenario)
     weights = shape.layers * sum(_block_products(shape).values()) + shape.vocab * shape.hidden
     attention = shape.layers * sequence(scenario) * shape.heads * 2 * shape.head_dim
-    return float(6 * weights + FORMULAS[formula] * attention)
+    linear = 4 * weights + 6 * shape.layers * sum(_adapter_products(shape)) if shape.lora else 6 * weights
+    return float(linear + FORMULAS[formula] * attention)
 
 
 def hardware_flops_per_step(scenario: Scenario) -> int:
@@ -49,7 +51,8 @@ def hardware_flops_per_step(scenario: Scenario) -> int:
     recomputation repeats the forward pass of every block up to the input of its last linear layer, where torch stops
     because nothing more is needed; of a mixture and with ZeRO 3 all of it, since the last result has still a use.
     Selective recomputation keeps the results of all products, so it repeats none. Norms, activations, biases, the loss
-    and the optimizer count nothing.
+    and the optimizer count nothing. Around adapters frozen weights have no gradient, and the input of the first block
+    needs none; every tp rank does all of the adapters' `down`.
 
     On a CPU `FlopCounterMode` does not know the fused attention kernel by itself: register torch's own formulas
     (``sdpa_flop_count``, ``sdpa_backward_flop_count``) for it.
@@ -61,10 +64,16 @@ def hardware_flops_per_step(scenario: Scenario) -> int:
         raise BadInput(f"FLOPs of {scenario.key} follow the routing: every expert gets the room of the fullest one")
     products = _block_products(shape)
     linear = 6 * (shape.layers * sum(products.values()) + shape.vocab * shape.hidden)
+    if shape.lora:
+        down, up = _adapter_products(shape, scenario.layout.tp)
+        projections = products["attn.wq"] + products["attn.wk"] + products["attn.wv"]
+        linear = 4 * (shape.layers * sum(products.values()) + shape.vocab * shape.hidden) - 2 * projections
+        linear += 6 * shape.layers * (down + up) - 2 * down
     attention = _ATTENTION_FORWARD + _ATTENTION_BACKWARD
     if scenario.options.recompute is Recompute.FULL:
         last = "ffn.fc2" if "ffn.fc2" in products else "ffn.w2"
         linear += 2 * shape.layers * (sum(products.values()) - (0 if _repeats_last(scenario) else products[last]))
+        linear += 2 * shape.layers * sum(_adapter_products(shape, scenario.layout.tp))
         attention += _ATTENTION_FORWARD
     one_attention_product = 2 * _keys_per_query(scenario) * shape.heads * shape.head_dim
     return round(tokens_per_step(scenario) * (linear + attention * shape.layers * one_attention_product))
@@ -85,6 +94,11 @@ def _keys_per_query(scenario: Scenario) -> Fraction:
     layout = scenario.layout
     share = Fraction(layout.cp + 1, 2 * layout.cp) if layout.ring else Fraction(1)
     return share * sequence(scenario)
+
+
+def _adapter_products(shape: ModelShape, tp: int = 1) -> tuple[int, int]:
+    """Weights of one block's adapters that one token is multiplied with: of `down` on all tp ranks, of `up`."""
+    return 3 * shape.lora * shape.hidden * tp, shape.lora * (shape.hidden + 2 * shape.kv_width)
 
 
 @cache

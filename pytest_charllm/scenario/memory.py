@@ -13,8 +13,18 @@ from math import prod
 import msgspec
 
 from pytest_charllm.scenario.chunks import chunk_tokens
-from pytest_charllm.scenario.models import Family, ModelShape, block_parameter_list, parameters, sequence, shape_of
+from pytest_charllm.scenario.models import (
+    Family,
+    ModelShape,
+    block_parameter_list,
+    is_adapter,
+    parameters,
+    sequence,
+    shape_of,
+)
+from pytest_charllm.scenario.placement import local_size
 from pytest_charllm.scenario.spec import Layout, Precision, Recompute, Scenario, Sharding
+from pytest_charllm.scenario.stages import in_flight, stages, stages_at
 
 _MASTER = 4
 _GRADIENT = 4
@@ -41,47 +51,65 @@ class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def need(scenario: Scenario) -> MemoryNeed:
-    """The estimate for the pipeline stage with the largest total. Raises `BadInput` for an unknown model.
+    """The estimate for the place in the pipeline with the largest total. Raises `BadInput` for an unknown model.
 
     The scenario must pass the other feasibility rules: sizes are divided without looking for remainders.
     """
-    stages = range(scenario.layout.pp)
-    return max((_stage_need(scenario, stage) for stage in stages), key=lambda stage_need: stage_need.total)
+    places = range(scenario.layout.pp)
+    return max((_need_at(scenario, place) for place in places), key=lambda need_there: need_there.total)
 
 
-def _stage_need(scenario: Scenario, stage: int) -> MemoryNeed:
+def _need_at(scenario: Scenario, place: int) -> MemoryNeed:
     shape, layout, options = shape_of(scenario), scenario.layout, scenario.options
+    every = stages(layout, shape.layers)
+    stages_here = [every[number] for number in stages_at(layout, place)]
     element = 4 if options.precision is Precision.FP32 else 2
-    layers = _layers_of_stage(shape, layout, stage)
-    dense, experts, ends = _parameters_of_stage(shape, layout, stage, layers)
+    layers = sum(len(stage.layers) for stage in stages_here)
+    first, last = (any(getattr(stage, end) for stage in stages_here) for end in ("first", "last"))
+    dense, experts, ends = _parameters_of(shape, layout, layers, first, last)
     held = dense + experts + ends
 
     sharded_held = _shard(dense + ends, experts, layout)
     master = held if layout.sharding is Sharding.NONE else sharded_held
-    optimizer = _ADAM * master
-    gradients = _GRADIENT * (sharded_held if layout.sharding in _SHARDED_GRADIENTS else held)
-    if layout.sharding in _FULLY_SHARDED:
+    trained, sharded_trained = held, sharded_held
+    if shape.lora:
+        trained = layers * _adapters(shape, layout)
+        sharded_trained = _shard(trained, 0, layout)
+    optimizer = _ADAM * (trained if layout.sharding is Sharding.NONE else sharded_trained)
+    gradients = _GRADIENT * (sharded_trained if layout.sharding in _SHARDED_GRADIENTS else trained)
+    if layout.sharding in _FULLY_SHARDED and layout.pp > 1:
+        # Weights stay gathered from the first microbatch to the last, and their gradients add up unsharded.
+        copies, gradients = element * held, _GRADIENT * trained
+    elif layout.sharding in _FULLY_SHARDED:
         copies = element * (ends + 2 * (dense + experts) / max(layers, 1))
     elif layout.sharding is Sharding.NONE and options.precision is Precision.FP32:
         copies = 0.0
     else:
         copies = element * held
     weights = _MASTER * master + copies
+    if shape.lora and layout.sharding is Sharding.NONE:
+        # What is frozen is stored as it is computed with, and has no masters.
+        weights = element * held + (_MASTER * trained if element < _MASTER else 0)
 
     tokens = scenario.training.microbatch * sequence(scenario) / layout.cp
-    in_flight = min(max(scenario.accumulation, 1), layout.pp - stage)
+    microbatches = max(scenario.accumulation, 1)
+    kept_at_once = in_flight(layout, place, microbatches) / layout.stages_per_rank
     kept, working = _activations_per_token(
         shape, options.recompute, options.compile, element, exchanged=layout.cp > 1 and not layout.ring
     )
-    activations = tokens * (in_flight * layers * kept + working) / layout.tp
+    activations = tokens * (kept_at_once * layers * kept + working) / layout.tp
     head = shape.vocab / layout.tp
     if options.chunked_loss:
         # Beside a chunk's logits both gradients wait for the backward pass, that of the head summed in fp32.
         logits = chunk_tokens(round(tokens)) * head * _bytes_per_logit(options.compile, element)
-        logits += shape.hidden * (tokens * element + head * (_GRADIENT + (element if element < _GRADIENT else 0)))
+        logits += shape.hidden * tokens * element
+        if not shape.lora:
+            logits += shape.hidden * head * (_GRADIENT + (element if element < _GRADIENT else 0))
     else:
         logits = tokens * head * _bytes_per_logit(options.compile, element)
-    if stage < layout.pp - 1:
+        if layout.schedule == "gpipe":
+            logits += (microbatches - 1) * tokens * head * (element if options.compile else 4)
+    if not last:
         logits = 0.0
 
     gradients_first = scenario.accumulation > 1 or (layout.dp > 1 and layout.sharding not in _FULLY_SHARDED)
@@ -96,29 +124,32 @@ def _stage_need(scenario: Scenario, stage: int) -> MemoryNeed:
     )
 
 
-def _layers_of_stage(shape: ModelShape, layout: Layout, stage: int) -> int:
-    if layout.stage_layers is not None:
-        return layout.stage_layers[stage]
-    return shape.layers // layout.pp
-
-
-def _parameters_of_stage(shape: ModelShape, layout: Layout, stage: int, layers: int) -> tuple[float, float, float]:
+def _parameters_of(
+    shape: ModelShape, layout: Layout, layers: int, first: bool, last: bool
+) -> tuple[float, float, float]:
     """Parameters on one GPU before data-parallel sharding: of the blocks without experts, of experts, and of the
-    embedding, positions, last norm and head, as far as this stage has them."""
+    embedding, positions, last norm and head, as far as its stages have them."""
     dense, experts = _block_parameters(shape)
     table = shape.vocab * shape.hidden
-    first, last = stage == 0, stage == layout.pp - 1
-    if first and last:
+    if layout.pp == 1:
         ends = parameters(shape) - shape.layers * (dense + experts)
     else:
         ends = (table + shape.positions * shape.hidden) * first + table * last
-    return layers * dense / layout.tp, layers * experts / (layout.tp * layout.ep), ends / layout.tp
+    dense = dense / layout.tp + _adapters(shape, layout)
+    return layers * dense, layers * experts / (layout.tp * layout.ep), ends / layout.tp
+
+
+def _adapters(shape: ModelShape, layout: Layout) -> float:
+    """Parameters of one block's adapters on one GPU."""
+    return sum(
+        prod(local_size(shape, name, size, layout)) for name, size in block_parameter_list(shape) if is_adapter(name)
+    )
 
 
 @cache
 def _block_parameters(shape: ModelShape) -> tuple[int, int]:
-    """(without experts, of all experts) of one block."""
-    sizes = [(len(size) == 3, prod(size)) for _, size in block_parameter_list(shape)]
+    """(without experts, of all experts) of one block, adapters apart."""
+    sizes = [(len(size) == 3, prod(size)) for name, size in block_parameter_list(shape) if not is_adapter(name)]
     return sum(size for stacked, size in sizes if not stacked), sum(size for stacked, size in sizes if stacked)
 
 
@@ -142,7 +173,8 @@ def _activations_per_token(
     Without recomputation a layer keeps its input, the attention's input, q, k, v and output, the sum after it, and
     the feed-forward's input and inner tensors; a compiler fuses silu and the product with it into one. Selective
     recomputation keeps the layer's input and the results of matrix products and attention; full only the input.
-    Ulysses has the attention's output once more, `exchanged` for that of the rank's own tokens.
+    Ulysses has the attention's output once more, `exchanged` for that of the rank's own tokens. A frozen layer needs no
+    input in its backward pass, so those of the feed-forward are not kept.
     """
     hidden, ffn = shape.hidden, shape.ffn
     attention = 2 * hidden + 2 * shape.kv_width
@@ -150,6 +182,8 @@ def _activations_per_token(
         ffn_tensors, ffn_products = hidden + 2 * ffn, hidden + ffn
     else:
         ffn_tensors, ffn_products = hidden + (3 if compiled else 4) * ffn, hidden + 2 * ffn
+    if shape.lora:
+        ffn_tensors -= hidden + ffn
     if shape.experts:
         ffn_tensors, ffn_products = hidden + shape.topk * (hidden + ffn_tensors), shape.topk * ffn_products
     everything = 2 * hidden + hidden * (2 if exchanged else 1) + attention + ffn_tensors

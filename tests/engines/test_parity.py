@@ -12,7 +12,7 @@ from pytest_charllm.records import RankReport, RankRequest
 from pytest_charllm.scenario import Precision, Scenario
 from pytest_charllm.scenario.flops import hardware_flops_per_step
 from pytest_charllm.scenario.key import parse_key
-from pytest_charllm.scenario.models import parameters, shape_of
+from pytest_charllm.scenario.models import trainable_parameters
 from pytest_charllm.scenario.traffic import collectives
 
 TABLE = tomllib.loads(Path(__file__).with_name("parity.toml").read_text())
@@ -72,7 +72,7 @@ def test_work_is_that_on_paper(answers: Mapping[str, list[RankReport]], key: str
     scenario = parse_key(key)
     for report in answers[key]:
         assert report.flops_per_step == hardware_flops_per_step(scenario)
-        assert report.parameters == parameters(shape_of(scenario))
+        assert report.parameters == trainable_parameters(scenario)
 
 
 @pytest.mark.parametrize("key", CASES)

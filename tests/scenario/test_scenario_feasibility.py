@@ -103,7 +103,7 @@ def test_microbatch_sweep_of_the_study(model: str, text: str, microbatch: int) -
         ("llama3-8b.dp8+hsdp8.mb1", "h200:1x8", "sharding: hsdp8 does not split dp8 into groups of ranks"),
         ("llama3-8b.dp8.mb3.gb32", "h200:1x8", "batch: global batch 32 does not divide by mb3 x dp8"),
         ("llama3-8b.tp8.mb1.dist-opt", "h200:1x8", "engine: native does not do distributed optimizer (asked True)"),
-        ("llama3-8b.dp8.mb1.lora32", "h200:1x8", "engine: native does not do lora (asked 32)"),
+        ("llama3-8b.dp8.mb1.fp8.lora32", "h200:1x8", "fp8: adapters and frozen layers are not in fp8, asked lora32"),
         ("mixtral-8x7b.1L.mb1", "h200:1x1", "engine: native does not build mixtral models (asked mixtral-8x7b)"),
         ("llama3-70b.mb1", "h200:1x1", "memory: about 1"),
         ("llama3-70b.dp8+fsdp.mb1", "h100:1x8", "memory: about"),

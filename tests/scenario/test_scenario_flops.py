@@ -8,7 +8,7 @@ from pytest_charllm.errors import BadInput
 from pytest_charllm.scenario import Options, Recompute, Scenario, Training
 from pytest_charllm.scenario.flops import flops_per_token, hardware_flops_per_step
 from pytest_charllm.scenario.key import parse_key
-from pytest_charllm.scenario.models import Family, ModelShape, parameters, shape, shape_of
+from pytest_charllm.scenario.models import Family, ModelShape, parameters, shape, shape_of, trainable_parameters
 
 
 @pytest.mark.parametrize(("formula", "gigaflops"), [("palm_full", 57.9), ("causal_half", 51.5)])
@@ -112,3 +112,13 @@ def _block_weights(it: ModelShape) -> dict[str, tuple[int, int]]:
     if it.family is Family.GPT3:
         return attention | {"fc1": (it.ffn, it.hidden), "fc2": (it.hidden, it.ffn)}
     return attention | {"w1": (it.ffn, it.hidden), "w3": (it.ffn, it.hidden), "w2": (it.hidden, it.ffn)}
+
+
+def test_frozen_weights_count_four_and_adapters_six() -> None:
+    """6 N for everything would overstate the MFU of a LoRA scenario by almost a half."""
+    full, lora = (parse_key(f"llama3-8b.mb1.seq1{option}") for option in ("", ".lora32"))
+    attention = 6 * 32 * 4096 * 2 / 2
+    weights = (flops_per_token(full) - attention) / 6
+    adapters = trainable_parameters(lora)
+    assert adapters == 32 * 32 * (3 * 4096 + 4096 + 2 * 1024)
+    assert flops_per_token(lora) == 4 * weights + 6 * adapters + attention

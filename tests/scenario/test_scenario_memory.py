@@ -125,3 +125,18 @@ def test_chunked_loss_has_the_logits_of_a_chunk() -> None:
     assert whole.logits == 32_768 * it.vocab * 4
     assert chunked.logits == 4_096 * it.vocab * 4 + 32_768 * it.hidden * 2 + it.vocab * it.hidden * 6
     assert chunked.total < whole.total
+
+
+def test_frozen_weights_have_no_state() -> None:
+    """A 70 B model whose adapters are trained needs its weights in bf16 and little else; sharded, they keep masters."""
+    it = need(parse_key("llama3-70b.mb1.recompute-full.lora32"))
+    adapters = 80 * 32 * (3 * 8192 + 8192 + 2 * 1024)
+    count = parameters(shape("llama3-70b"))
+    assert (it.parameters, it.gradients, it.optimizer) == (
+        2 * (count + adapters) + 4 * adapters,
+        4 * adapters,
+        8 * adapters,
+    )
+    sharded = need(parse_key("llama3-70b.dp8+fsdp.mb1.recompute-full.lora32"))
+    assert sharded.parameters > (count + adapters) * 4 / 8
+    assert sharded.optimizer == adapters

@@ -20,7 +20,7 @@ from pytest_charllm.engines.native.mesh import Axis, Mesh
 from pytest_charllm.engines.native.model import Block, Decoder
 from pytest_charllm.engines.native.optimizer import adamw
 from pytest_charllm.engines.native.weights import copies
-from pytest_charllm.scenario.placement import placement
+from pytest_charllm.scenario.placement import is_summed_over_tp, placement
 
 BUCKET_BYTES = 128 << 20
 
@@ -150,10 +150,10 @@ def _fill_buckets(models: Sequence[Decoder], mesh: Mesh, passes: int, overlap: b
     """In the order in which a backward pass fills them: the reverse of use."""
     kinds: dict[Kind, list[nn.Parameter]] = defaultdict(list)
     for model in reversed(models):
-        for name, parameter in reversed(list(model.named_parameters())):
-            tp_dim, expert = placement(model.shape, name)
-            axis = mesh.expert_batch if expert else mesh.batch
-            partial = tp_dim is None and model.region.sequence_parallel
+        trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+        for name, parameter in reversed(trained):
+            axis = mesh.expert_batch if placement(model.shape, name).expert else mesh.batch
+            partial = mesh.tp.size > 1 and is_summed_over_tp(model.shape, name, model.region.sequence_parallel)
             kinds[Kind(axis, copies(model.shape, name, mesh) // axis.size, partial)].append(parameter)
     for kind, parameters in kinds.items():
         for bucket in buckets(parameters, BUCKET_BYTES):

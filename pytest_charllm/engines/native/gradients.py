@@ -15,7 +15,7 @@ from pytest_charllm.engines.native.mesh import Axis, Mesh
 from pytest_charllm.engines.native.model import Decoder
 from pytest_charllm.engines.native.tied import TiedHead, local_gradient
 from pytest_charllm.engines.native.weights import copies
-from pytest_charllm.scenario.placement import placement
+from pytest_charllm.scenario.placement import is_summed_over_tp, placement
 
 MAX_GRAD_NORM = 1.0
 
@@ -25,24 +25,29 @@ _BUCKET_BYTES = 25 << 20
 
 
 class Gradients:
-    """The gradients of this rank's parameters, in all of its stages.
+    """The gradients of what this rank trains, in all of its stages.
 
     `reduce` is called once a step, after the last backward pass; what DDP or FSDP averages is averaged already.
     """
 
     def __init__(self, stages: Sequence[Decoder], mesh: Mesh, *, averaged: bool) -> None:
-        named = [(stage.shape, name, each) for stage in stages for name, each in stage.named_parameters()]
+        named = [
+            (stage.shape, name, each)
+            for stage in stages
+            for name, each in stage.named_parameters()
+            if each.requires_grad
+        ]
         self.parameters = [parameter for _, _, parameter in named]
         self._tied = TiedHead(stages, mesh)
         self._sums: list[tuple[Axis, float, list[nn.Parameter]]] = []
         self._copies: dict[int, list[nn.Parameter]] = defaultdict(list)
         sharded = any(isinstance(parameter, DTensor) for parameter in self.parameters)
         self._spread = sharded or mesh.tp.size > 1 or mesh.pp.size > 1 or mesh.ep.size > 1
-        whole, experts, others = [], [], []
+        partial, experts, others = [], [], []
         for shape, name, parameter in named:
-            tp_dim, expert = placement(shape, name)
-            if tp_dim is None:
-                whole.append(parameter)
+            expert = placement(shape, name).expert
+            if is_summed_over_tp(shape, name, stages[0].region.sequence_parallel):
+                partial.append(parameter)
             apart = expert and mesh.ep.size > 1
             (experts if apart else others).append(parameter)
             if parameter is self._tied.copy:
@@ -50,8 +55,8 @@ class Gradients:
             shard = mesh.expert_batch if apart else mesh.shard
             same = copies(shape, name, mesh) // (shard.size if isinstance(parameter, DTensor) else 1)
             self._copies[same if self._spread else 1].append(parameter)
-        if stages[0].region.sequence_parallel:
-            self._sums.append((mesh.tp, 1.0, whole))
+        if partial and mesh.tp.size > 1:
+            self._sums.append((mesh.tp, 1.0, partial))
         if not averaged and mesh.batch.size > 1:
             self._sums.append((mesh.batch, 1 / mesh.batch.size, others))
         if experts and not sharded:

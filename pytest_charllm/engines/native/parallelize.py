@@ -86,6 +86,9 @@ def _build(scenario: Scenario, shape: ModelShape, stage: Stage, seq: int, world:
         _compile(model, world.device)
     if options.precision is Precision.BF16 and not sharded:
         model.autocast = torch.bfloat16
+        for parameter in model.parameters():
+            if not parameter.requires_grad:  # and so never updated: it needs no more digits than its products use
+                parameter.data = parameter.data.to(torch.bfloat16)
     if sharded:
         _shard(model, scenario, world)
     return model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-from pytest_charllm.scenario.models import ModelShape, sequence, shape_of
+from pytest_charllm.scenario.models import ModelShape, is_trained, sequence, shape_of
 from pytest_charllm.scenario.placement import local_size
 from pytest_charllm.scenario.spec import Layout, Precision, Scenario
 from pytest_charllm.scenario.stages import Stage, held_parameters
@@ -47,6 +47,11 @@ def copied_tokens(scenario: Scenario) -> int:
 def local_parameters(shape: ModelShape, layout: Layout, held: Held) -> list[tuple[str, tuple[int, ...]]]:
     """What the stages of a rank have, in order of use, with the sizes that it holds before data-parallel sharding."""
     return [(name, local_size(shape, name, size, layout)) for name, size in held_parameters(shape, held)]
+
+
+def trained(shape: ModelShape, rows: list[tuple[str, tuple[int, ...]]]) -> list[tuple[str, tuple[int, ...]]]:
+    """Those of `local_parameters` that have gradients."""
+    return [row for row in rows if is_trained(shape, row[0])]
 
 
 def in_buckets(sizes: list[tuple[int, ...]], limit_bytes: int, first_limit_bytes: int | None = None) -> list[int]:

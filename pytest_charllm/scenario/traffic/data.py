@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil, prod
 
-from pytest_charllm.scenario.models import ModelShape, shape_of
+from pytest_charllm.scenario.models import ModelShape, is_trained, shape_of
 from pytest_charllm.scenario.placement import placement
 from pytest_charllm.scenario.spec import Layout, Scenario, Sharding
-from pytest_charllm.scenario.traffic.calls import FP32, MIB, Call, Held, element_bytes, in_buckets, local_parameters
+from pytest_charllm.scenario.traffic.calls import (
+    FP32,
+    MIB,
+    Call,
+    Held,
+    element_bytes,
+    in_buckets,
+    local_parameters,
+    trained,
+)
 
 Rows = list[tuple[str, tuple[int, ...]]]
 
@@ -53,7 +62,7 @@ def _ddp(scenario: Scenario, held: Held, bucket_cap_bytes: int) -> list[Call]:
     backward pass. So are, over the ranks with the same ones, those of experts that are split over ep.
     """
     layout, shape = scenario.layout, shape_of(scenario)
-    rows = local_parameters(shape, layout, held)
+    rows = trained(shape, local_parameters(shape, layout, held))
     apart = [size for name, size in rows if layout.ep > 1 and placement(shape, name).expert]
     sizes = [size for name, size in rows if layout.ep == 1 or not placement(shape, name).expert]
     buckets = in_buckets(apart, OWN_BUCKET_BYTES) if expert_copies(layout) > 1 else []
@@ -96,26 +105,31 @@ def _fsdp(scenario: Scenario, held: Held) -> list[Call]:
     layout, shape, ranks = scenario.layout, shape_of(scenario), shards(scenario.layout)
     once = layout.pp > 1
     result: list[Call] = []
-    for size, is_block in _groups(shape, layout, held):
+    for size, with_gradient, is_block in _groups(shape, layout, held):
         gathers = 2 if is_block and not (layout.gathered or once) else 1
         result += [Call("all-gather", "dp", element_bytes(scenario) * size)] * gathers
-        result += [Call("reduce-scatter", "dp", FP32 * size)]
-        if layout.replicas > 1:
-            result += [Call("all-reduce", "dp", FP32 * size // ranks)]
+        if with_gradient:
+            result += [Call("reduce-scatter", "dp", FP32 * with_gradient)]
+        if with_gradient and layout.replicas > 1:
+            result += [Call("all-reduce", "dp", FP32 * with_gradient // ranks)]
     return result * (1 if once else scenario.accumulation)
 
 
-def _groups(shape: ModelShape, layout: Layout, held: Held) -> Iterator[tuple[int, bool]]:
-    """(elements as they travel, whether it is in a block) of the groups of each stage that has parameters in them."""
+def _groups(shape: ModelShape, layout: Layout, held: Held) -> Iterator[tuple[int, int, bool]]:
+    """(elements as they travel, of those with a gradient, whether it is in a block) of the groups of each stage that
+    has parameters in them."""
+    ranks = shards(layout)
     for stage in held:
         rows = local_parameters(shape, layout, (stage,))
         if expert_copies(layout) > 1:
-            yield from [(prod(size), True) for name, size in rows if placement(shape, name).expert]
+            experts = [(name, prod(size)) for name, size in rows if placement(shape, name).expert]
+            yield from [(size, size if is_trained(shape, name) else 0, True) for name, size in experts]
         rows = [row for row in rows if not placement(shape, row[0]).expert]
-        block = padded([row for row in rows if row[0].startswith(f"blocks.{stage.layers[0]}.")], shards(layout))
-        yield from [(block, True)] * len(stage.layers)
-        if root := padded([row for row in rows if not row[0].startswith("blocks.")], shards(layout)):
-            yield root, False
+        block = [row for row in rows if row[0].startswith(f"blocks.{stage.layers[0]}.")]
+        root = [row for row in rows if not row[0].startswith("blocks.")]
+        yield from [(padded(block, ranks), padded(trained(shape, block), ranks), True)] * len(stage.layers)
+        if root:
+            yield padded(root, ranks), padded(trained(shape, root), ranks), False
 
 
 def padded(rows: Rows, ranks: int) -> int:

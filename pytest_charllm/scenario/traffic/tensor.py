@@ -6,7 +6,7 @@ from math import ceil
 
 from pytest_charllm.scenario.chunks import chunk_sizes
 from pytest_charllm.scenario.models import ModelShape, shape_of
-from pytest_charllm.scenario.placement import placement
+from pytest_charllm.scenario.placement import is_summed_over_tp
 from pytest_charllm.scenario.spec import Layout, Recompute, Scenario
 from pytest_charllm.scenario.traffic.calls import (
     FP32,
@@ -19,6 +19,7 @@ from pytest_charllm.scenario.traffic.calls import (
     layers_of,
     local_parameters,
     local_tokens,
+    trained,
 )
 from pytest_charllm.scenario.traffic.data import shards
 
@@ -29,15 +30,15 @@ def calls(scenario: Scenario, held: Held) -> list[Call]:
     """Per microbatch: attention and feed-forward of each layer, the embedding (left only) and the head (entered only);
     the loss needs the largest logit of each token, then its sum of exponentials and its target's logit.
 
-    With sequence parallelism the gradients of what works on a rank's own tokens are summed once a step.
+    Gradients of which every rank has a part are summed once a step.
     """
     layout, shape = scenario.layout, shape_of(scenario)
     if layout.tp == 1:
         return []
     tokens = local_tokens(scenario)
     size = tokens * shape.hidden * element_bytes(scenario)
-    layers, last = layers_of(held), any(stage.last for stage in held)
-    ends = any(stage.first for stage in held) + last
+    layers, first, last = layers_of(held), any(stage.first for stage in held), any(stage.last for stage in held)
+    ends = first + last
     # Every copy of a token enters the experts of a mixture.
     inner = copied_tokens(scenario) * shape.hidden * element_bytes(scenario) if shape.experts else size
     entered = left = [size, inner] * (2 * layers) + [size] * ends
@@ -46,6 +47,9 @@ def calls(scenario: Scenario, held: Held) -> list[Call]:
         # experts' results are still to be weighted.
         entered = entered + [size, inner] * layers
         left = left + ([size, inner] if shape.experts else [size]) * layers
+    if shape.lora and first:
+        # Nothing before the first adapters is trained: no gradient leaves their region, nor enters the embedding's.
+        entered, left = entered[1:], left[1:]
     if layout.sequence_parallel:
         once = [Call("all-gather", "tp", each) for each in entered]
         once += [Call("reduce-scatter", "tp", each) for each in left]
@@ -54,15 +58,15 @@ def calls(scenario: Scenario, held: Held) -> list[Call]:
     if last:
         chunks = chunk_sizes(tokens) if scenario.options.chunked_loss else [tokens]
         once += [Call("all-reduce", "tp", numbers * FP32 * chunk) for chunk in chunks for numbers in (1, 2)]
-    summed = layout.sequence_parallel and not scenario.options.distributed_optimizer
-    return once * scenario.accumulation + (_partial_gradients(shape, layout, held) if summed else [])
+    once *= scenario.accumulation
+    return once if scenario.options.distributed_optimizer else once + _partial_gradients(shape, layout, held)
 
 
 def _partial_gradients(shape: ModelShape, layout: Layout, held: Held) -> list[Call]:
     """Of the parameters that are whole on every rank, in buckets; of each the shard that FSDP leaves."""
     sizes = [
         (ceil(size[0] / shards(layout)), *size[1:])
-        for name, size in local_parameters(shape, layout, held)
-        if placement(shape, name).tp_dim is None
+        for name, size in trained(shape, local_parameters(shape, layout, held))
+        if is_summed_over_tp(shape, name, layout.sequence_parallel)
     ]
     return [Call("all-reduce", "tp", size) for size in in_buckets(sizes, _BUCKET_BYTES)]
