@@ -52,7 +52,7 @@ def hardware_flops_per_step(scenario: Scenario) -> int:
     because nothing more is needed; of a mixture and with ZeRO 3 all of it, since the last result has still a use.
     Selective recomputation keeps the results of all products, so it repeats none. Norms, activations, biases, the loss
     and the optimizer count nothing. Around adapters frozen weights have no gradient, and the input of the first block
-    needs none; every tp rank does all of the adapters' `down`.
+    needs none; every tp rank does all of the adapters' `down`, and without sequence parallelism of the router.
 
     On a CPU `FlopCounterMode` does not know the fused attention kernel by itself: register torch's own formulas
     (``sdpa_flop_count``, ``sdpa_backward_flop_count``) for it.
@@ -62,7 +62,9 @@ def hardware_flops_per_step(scenario: Scenario) -> int:
     shape = shape_of(scenario)
     if scenario.engine == "deepspeed" and shape.experts:
         raise BadInput(f"FLOPs of {scenario.key} follow the routing: every expert gets the room of the fullest one")
-    products = _block_products(shape)
+    products = dict(_block_products(shape))
+    if shape.experts and not scenario.layout.sequence_parallel:
+        products["ffn.router"] *= scenario.layout.tp
     linear = 6 * (shape.layers * sum(products.values()) + shape.vocab * shape.hidden)
     if shape.lora:
         down, up = _adapter_products(shape, scenario.layout.tp)
