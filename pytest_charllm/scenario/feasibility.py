@@ -11,7 +11,7 @@ from pytest_charllm.scenario.capabilities import unsupported
 from pytest_charllm.scenario.layout import format_layout
 from pytest_charllm.scenario.memory import need
 from pytest_charllm.scenario.models import sequence, shape_of
-from pytest_charllm.scenario.spec import Precision, Recompute, Scenario, Script, Sharding
+from pytest_charllm.scenario.spec import DEFAULT_ENGINE, Precision, Recompute, Scenario, Script, Sharding
 from pytest_charllm.scenario.stages import V_SHAPES, schedule_of
 
 MEMORY_MARGIN = 1.1
@@ -178,6 +178,34 @@ def experts(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken 
     return None
 
 
+def mixture(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
+    """What the native engine's mixtures do not go along with. Balanced routing gives every expert as many tokens."""
+    layout, shape, options = scenario.layout, shape_of(scenario), scenario.options
+    if not shape.experts or scenario.engine != DEFAULT_ENGINE:
+        return None
+    if schedule_of(layout) in V_SHAPES:
+        return Broken("experts", f"{schedule_of(layout)} takes the backward pass apart, one through experts does not")
+    if options.precision is Precision.FP8:
+        return Broken("experts", "grouped products are not done in fp8")
+    if layout.ep > 1 and options.distributed_optimizer:
+        return Broken(
+            "experts", f"dist-opt shares among all data-parallel ranks, ep{layout.ep} gives them other experts"
+        )
+    if layout.ep > 1 and layout.sharding is Sharding.HSDP:
+        return Broken("experts", f"hsdp shares among neighbours, ep{layout.ep} gives them other experts; use fsdp")
+    senders = layout.cp * (layout.tp if layout.sequence_parallel else 1)
+    copies = scenario.training.microbatch * sequence(scenario) * shape.topk
+    if copies % (senders * shape.experts):
+        return Broken("experts", f"{copies} copies of a microbatch's tokens do not divide by {senders * shape.experts}")
+    if layout.sharding in (Sharding.FSDP, Sharding.HSDP):
+        if options.recompute is Recompute.SELECTIVE:
+            return Broken("experts", f"torch cannot recompute selectively around what {layout.sharding} gathers within")
+        ranks, local = layout.dp * layout.cp // (layout.ep * layout.replicas), shape.experts // layout.ep
+        if local % ranks and (shape.ffn // layout.tp % ranks or shape.hidden % ranks):
+            return Broken("experts", f"neither {local} experts nor their layers divide by {ranks} ranks")
+    return None
+
+
 def sharding(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
     """Sharding needs somebody to share with, and context-parallel ranks have the same parameters too; the replicas of
     hsdp split the data-parallel ranks."""
@@ -258,8 +286,8 @@ def memory(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken |
 
 
 RULES: tuple[Rule, ...] = (
-    numbers, world, tensor_parallel, pipeline, context, ulysses, ring, experts, sharding, precision, batch, schedule,
-    engine, deepspeed, memory,
+    numbers, world, tensor_parallel, pipeline, context, ulysses, ring, experts, sharding, mixture, precision, batch,
+    schedule, engine, deepspeed, memory,
 )  # fmt: skip
 """In the order in which they are asked: `numbers` guards the divisions, `memory` relies on all before it."""
 
