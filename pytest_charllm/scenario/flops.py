@@ -49,7 +49,7 @@ def hardware_flops_per_step(scenario: Scenario) -> int:
 
     Linear layers: 2 per weight and token forward, 4 backward. Fused attention: 2 products forward, 5 backward. Full
     recomputation repeats the forward pass of every block up to the input of its last linear layer, where torch stops
-    because nothing more is needed; of a mixture and with ZeRO 3 all of it, since the last result has still a use.
+    because nothing more is needed; of a mixture and with ZeRO 3 all of it, see `_repeats_last`.
     Selective recomputation keeps the results of all products, so it repeats none. Norms, activations, biases, the loss
     and the optimizer count nothing. Around adapters frozen weights have no gradient, and the input of the first block
     needs none; every tp rank does all of the adapters' `down`, and without sequence parallelism of the router.
@@ -83,7 +83,7 @@ def hardware_flops_per_step(scenario: Scenario) -> int:
 
 def _repeats_last(scenario: Scenario) -> bool:
     """Whether recomputation does the last linear layer of a block once more: experts' results have yet to be weighted,
-    and ZeRO 3 has a hook on every layer's result."""
+    and ZeRO 3 puts a linear layer of its own in the place of torch's, which is not cut short."""
     return bool(shape_of(scenario).experts) or scenario.layout.sharding is Sharding.ZERO3
 
 

@@ -53,7 +53,7 @@ def test_models_weigh_what_their_name_says(model: str, billions: int) -> None:
 def test_shapes_that_no_source_gives_are_labelled() -> None:
     """A reader must not take our choice for the study's."""
     ours = {name for name, model in models().items() if model.source.startswith("ours")}
-    assert ours == {"gpt3-30b", "llama3-30b", "tiny-gpt", "tiny-llama", "tiny-mixtral"}
+    assert ours == {"gpt3-30b", "llama3-30b", "tiny-deep", "tiny-gpt", "tiny-llama", "tiny-mixtral"}
 
 
 @pytest.mark.parametrize("model", sorted(models()))

@@ -94,14 +94,10 @@ def _events(shape: ModelShape, recompute: Recompute) -> Iterator[tuple[bool, Lay
     yield True, outer
     yield from _both(last)
     for block in reversed(blocks):
-        if recompute is Recompute.NONE:
-            again: list[Layer] = []
-        else:
-            # The pass through the block is repeated within the backward pass of its last layer.
-            again = block[:-1]
         yield True, block[-1]
-        for layer in again:
-            yield from _both(layer)
+        if recompute is not Recompute.NONE:  # within the backward pass of the block's last layer
+            for layer in block:
+                yield from _both(layer)
         yield False, block[-1]
         for layer in reversed(block[:-1]):
             yield from _both(layer)
