@@ -102,11 +102,14 @@ class NvmlSource:
         return health(self._nvml, self._gpus[uuid].handle, uuid, when, self._clock())
 
     def power_ring(self, uuid: str) -> RingLine | None:
-        ring = self._gpus[uuid].found.ring
+        gpu = self._gpus[uuid]
         try:
-            return ring.read() if ring is not None else None
+            return gpu.found.ring.read() if gpu.found.ring is not None else None
         except NvmlError:
             return None  # The pass beside it tells what is wrong; the ring is an extra.
+        except Exception:
+            gpu.found = gpu.found._replace(ring=None)
+            return None
 
     def processes(self, uuid: str) -> tuple[int, ...]:
         found = optional(self._nvml, "nvmlDeviceGetComputeRunningProcesses", self._gpus[uuid].handle)
@@ -139,12 +142,18 @@ class NvmlSource:
         if isinstance(reasons, float):
             sampled = gpu.found.sampled.add(int(reasons), self._clock())
             answers |= {q: total_ns for q, total_ns in sampled.items() if q in wanted}
-        if gpu.found.gpm is not None and not table.GPM.keys().isdisjoint(wanted):
-            try:
-                answers |= {q: answer for q, answer in gpu.found.gpm.read().items() if q in wanted}
-            except NvmlError as refused:
-                answers |= dict.fromkeys((q for q in table.GPM if q in wanted), refused)
-        return answers
+        return answers | self._metrics(gpu, table.GPM.keys() & set(wanted))
+
+    def _metrics(self, gpu: _Gpu, wanted: Collection[str]) -> dict[str, Answer]:
+        if gpu.found.gpm is None or not wanted:
+            return {}
+        try:
+            return {quantity: answer for quantity, answer in gpu.found.gpm.read().items() if quantity in wanted}
+        except NvmlError as refused:
+            return dict.fromkeys(wanted, refused)
+        except Exception as error:  # a binding of other structures: an extra must not cost all the rest
+            gpu.found = gpu.found._replace(gpm=None)
+            return dict.fromkeys(wanted, f"GPM: {type(error).__name__}: {error}; not asked again")
 
     def _fields(self, gpu: _Gpu, fields: dict[str, Field]) -> dict[str, Answer]:
         if not fields:
@@ -194,7 +203,7 @@ class NvmlSource:
     def _xid_events(self) -> XidEvents | None:
         try:
             return XidEvents(self._nvml, {uuid: gpu.handle for uuid, gpu in self._gpus.items()}, self._clock)
-        except NvmlError:
+        except Exception:  # refused, or a binding without them: an extra must not cost the rest
             return None
 
     def _revive_if_stale(self, answers: Iterable[Answer], now_ns: int) -> None:

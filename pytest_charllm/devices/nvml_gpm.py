@@ -72,7 +72,7 @@ class PowerRing:
                 return None
             raise
         member = VALUE_MEMBERS.get(kind)
-        new = [sample for sample in samples if sample.timeStamp > self._seen_us]
+        new = sorted((each for each in samples if each.timeStamp > self._seen_us), key=lambda each: each.timeStamp)
         if member is None or not new:
             return None
         ahead_ns = time.monotonic_ns() - time.time_ns()

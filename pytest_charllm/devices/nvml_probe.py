@@ -102,13 +102,17 @@ def extras(
     told = dict.fromkeys((*table.GPM, "power_ring"), "ok")
     try:
         gpm = Gpm(nvml, handle, clock)
-    except NvmlError as refused:
-        told |= dict.fromkeys(table.GPM, f"GPM: {refused}")
+    except Exception as error:  # refused, or a binding of other structures: an extra must not cost the rest
+        told |= dict.fromkeys(table.GPM, f"GPM: {_said(error)}")
     try:
         ring = PowerRing(nvml, handle, uuid)
-    except NvmlError as refused:
-        told["power_ring"] = f"nvmlDeviceGetSamples: {refused}"
+    except Exception as error:
+        told["power_ring"] = f"nvmlDeviceGetSamples: {_said(error)}"
     return gpm, ring, told
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, NvmlError) else f"{type(error).__name__}: {error}"
 
 
 def once(nvml: Any, handle: Any, read: Field | Call) -> float | None:

@@ -139,7 +139,13 @@ class DeviceReader(threading.Thread):
         self._seen_once = strange
 
     def _snapshot(self, when: str) -> None:
-        self._put(self._watched(lambda: self._source.snapshot(self.uuid, when)))
+        """Never at the cost of the samples: what cannot be told is an event."""
+        try:
+            self._put(self._watched(lambda: self._source.snapshot(self.uuid, when)))
+        except DeviceLostError:
+            raise
+        except Exception as error:
+            self._event("error", f"no snapshot at the {when}: {type(error).__name__}: {error}")
 
     def _watched(self, read: Callable[[], T]) -> T:
         """`read`, under the eyes of the watchdog."""

@@ -73,6 +73,22 @@ def test_without_metrics_the_reason_is_on_record(nvml):
     assert NvmlSource(nvml, ()).devices()[0].capabilities["sm_active_share"] == "GPM: NotSupported (3)"
 
 
+def test_a_binding_of_other_structures_costs_the_extras_only(nvml, gpm, clock):
+    """Structures of GPM and rings change between bindings; a TypeError in one must not end the reading of a GPU."""
+    nvml.answers["nvmlDeviceGetSamples"] = lambda *_: 1 / 0
+    nvml.answers["nvmlEventSetCreate"] = lambda: 1 / 0
+    source = NvmlSource(nvml, (), clock=clock)
+    assert "ZeroDivisionError" in source.devices()[0].capabilities["power_ring"]
+    nvml.answers["nvmlGpmMetricsGet"] = lambda asked: None
+    clock.now_ns += S
+    sample = source.read(nvml.UUID, {*GPM, "power_instant_w"})
+    assert sample.values["power_instant_w"] == 651.327
+    assert "not asked again" in sample.missing["sm_active_share"]
+    assert source.power_ring(nvml.UUID) is None
+    clock.now_ns += S
+    assert "sm_active_share" not in source.read(nvml.UUID, GPM).values
+
+
 def ring(*readings: tuple[float, int]):
     """What nvmlDeviceGetSamples answers: seconds from now, and milliwatts."""
     now_us = time.time_ns() // 1000

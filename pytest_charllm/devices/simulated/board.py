@@ -22,6 +22,8 @@ FAULT_AFTER_READS = 10
 
 _COUNTER_START_J = 1e6
 _GAIN_SPREAD = 0.02
+_INSTANT_NOISE, _AVERAGE_NOISE = 0.004, 0.001
+"""Relative, from one refresh to the next: no two readings of a loaded board are the same."""
 _AMBIENT_SPREAD_C = 2.0
 
 
@@ -172,6 +174,7 @@ class Board:
     ) -> None:
         rng = random.Random(f"{seed}/{name}")
         self.profile, self.gpu = profile, SimulatedGpu(profile)
+        self._name = f"{seed}/{name}"
         self._gain = rng.gauss(1.0, _GAIN_SPREAD)
         self._phase_s = rng.uniform(0.0, REFRESH_S)
         self._ambient_c = profile.ambient_c + rng.uniform(-_AMBIENT_SPREAD_C, _AMBIENT_SPREAD_C)
@@ -190,9 +193,11 @@ class Board:
         t, gpu, profile = self.now_s(), self.gpu, self.profile
         refreshed = self.refreshed_s(t)
         settled_w = gpu.power_w_settled(t)
+        noise = random.Random(f"{self._name}/{round(refreshed / REFRESH_S)}")
+        instant, average = noise.gauss(1.0, _INSTANT_NOISE), noise.gauss(1.0, _AVERAGE_NOISE)
         readings = Readings(
-            power_instant_w=self._gain * self._mean_w(refreshed, INSTANT_S),
-            power_average_w=self._gain * self._mean_w(refreshed, 1.0),
+            power_instant_w=self._gain * instant * self._mean_w(refreshed, INSTANT_S),
+            power_average_w=self._gain * average * self._mean_w(refreshed, 1.0),
             energy_j=_COUNTER_START_J + gpu.energy_j(refreshed),
             core_temp_c=self._ambient_c + profile.core_c_per_w * settled_w,
             hbm_temp_c=self._ambient_c + profile.hbm_c_per_w * settled_w,
