@@ -135,8 +135,8 @@ def _parameters_of(
         ends = parameters(shape) - shape.layers * (dense + experts)
     else:
         ends = (table + shape.positions * shape.hidden) * first + table * last
-    dense = dense / layout.tp + _adapters(shape, layout)
-    return layers * dense, layers * experts / (layout.tp * layout.ep), ends / layout.tp
+    of_block = dense / layout.tp + _adapters(shape, layout)
+    return layers * of_block, layers * experts / (layout.tp * layout.ep), ends / layout.tp
 
 
 def _adapters(shape: ModelShape, layout: Layout) -> float:

@@ -43,7 +43,9 @@ class Gradients:
         self._copies: dict[int, list[nn.Parameter]] = defaultdict(list)
         sharded = any(isinstance(parameter, DTensor) for parameter in self.parameters)
         self._spread = sharded or mesh.tp.size > 1 or mesh.pp.size > 1 or mesh.ep.size > 1
-        partial, experts, others = [], [], []
+        partial: list[nn.Parameter] = []
+        experts: list[nn.Parameter] = []
+        others: list[nn.Parameter] = []
         for shape, name, parameter in named:
             expert = placement(shape, name).expert
             if is_summed_over_tp(shape, name, stages[0].region.sequence_parallel):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import _resolve_process_group
+from torch.distributed.distributed_c10d import GroupName, _resolve_process_group
 
 aten = torch.ops.aten
 
@@ -38,7 +38,8 @@ def forward(q: Tensor, k: Tensor, v: Tensor, group: str) -> tuple[Tensor, Tensor
     for hop in range(ring.size):
         arrival = ring.pass_on(keys_values) if hop < ring.size - 1 else None
         rows, columns = ring.unmasked(hop, q.shape[1])
-        block, block_lse = _attend(q[:, rows], *keys_values[:, :, columns], causal=hop == 0)
+        key, value = keys_values[:, :, columns].unbind()
+        block, block_lse = _attend(q[:, rows], key, value, causal=hop == 0)
         if hop == 0:
             out, lse = block.float(), block_lse
         else:
@@ -59,8 +60,9 @@ def backward(
         arrival = ring.pass_on(keys_values) if hop < ring.size - 1 else None
         gradient_arrival = ring.pass_on(kv_gradient) if hop else None
         rows, columns = ring.unmasked(hop, q.shape[1])
+        key, value = keys_values[:, :, columns].unbind()
         dq, dk, dv = _attend_backward(
-            gradient[:, rows], q[:, rows], *keys_values[:, :, columns], out[:, rows], lse[..., rows], causal=hop == 0
+            gradient[:, rows], q[:, rows], key, value, out[:, rows], lse[..., rows], causal=hop == 0
         )
         if gradient_arrival is None:
             q_gradient, kv_gradient = dq.float(), torch.stack([dk.float(), dv.float()])
@@ -78,7 +80,7 @@ def backward(
 
 class _Ring:
     def __init__(self, group: str) -> None:
-        self._group = _resolve_process_group(group)
+        self._group = _resolve_process_group(GroupName(group))
         self.size, self.rank = self._group.size(), self._group.rank()
 
     def pass_on(self, x: Tensor) -> Callable[[], Tensor]:
