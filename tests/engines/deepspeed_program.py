@@ -33,7 +33,7 @@ from deepspeed.runtime.zero import partitioned_param_coordinator, stage3, stage_
 
 @contextmanager
 def parameters_counted_at_every_gradient() -> Iterator[None]:
-    """As in DeepSpeed 0.18.5: each gradient's hook looks at all parameters."""
+    """DeepSpeed#7885: each gradient's hook looks at all parameters."""
     optimizer = stage_1_and_2.DeepSpeedZeroOptimizer
     reduce = optimizer.reduce_independent_p_g_buckets_and_remove_grads
 
@@ -48,7 +48,7 @@ def parameters_counted_at_every_gradient() -> Iterator[None]:
 
 @contextmanager
 def bucket_never_empty() -> Iterator[None]:
-    """As in DeepSpeed before 0.17.3: what a bucket holds is added up and never reset, so it is full for ever."""
+    """DeepSpeed#7415: what a bucket holds is added up and never reset, so it is full for ever."""
 
     def adding_up(self: Any, name: str, value: Any) -> None:
         if name != "elements" or value or not self.__dict__.get(name):

@@ -1,0 +1,86 @@
+"""Predicted traffic of ZeRO: what holds for any buckets; the two-rank tests hold it against DeepSpeed itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from math import prod
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_charllm.errors import BadInput
+from pytest_charllm.scenario import Options, Recompute
+from pytest_charllm.scenario.key import parse_key
+from pytest_charllm.scenario.models import parameter_list, parameters, shape
+from pytest_charllm.scenario.traffic import Predicted, collectives
+from pytest_charllm.scenario.traffic.gathering import gathers, persistent
+from pytest_charllm.scenario.traffic.zero import reduce_buckets
+
+TINY = shape("tiny-llama")
+SIZES = {name: prod(size) for name, size in parameter_list(TINY)}
+LARGE = {name for name, size in SIZES.items() if not persistent(size)}
+
+
+@given(st.lists(st.integers(1, 1000), max_size=40), st.integers(1, 2000))
+def test_a_bucket_holds_what_fits(sizes: list[int], limit: int) -> None:
+    """No gradient is lost or reduced twice; a bucket is over its limit only for one gradient that is larger than it,
+    and it would not have taken the next one."""
+    buckets = reduce_buckets(sizes, limit)
+    assert [size for bucket in buckets for size in bucket] == sizes
+    assert all(sum(bucket) <= limit or len(bucket) == 1 for bucket in buckets)
+    assert all(sum(bucket) + after[0] > limit for bucket, after in pairwise(buckets))
+
+
+@settings(deadline=None)
+@given(st.integers(0, 4_000_000), st.integers(0, 4_000_000), st.sampled_from(Recompute))
+def test_every_large_parameter_is_gathered_for_its_use(prefetch: int, live: int, recompute: Recompute) -> None:
+    """Once at least, since nothing is whole at first; at most at each of its uses; the small ones never."""
+    found = gathers(TINY, Options(prefetch_bucket=prefetch, live_parameters=live, recompute=recompute))
+    times = Counter(name for names in found for name in names)
+    assert set(times) == LARGE
+    assert all(found)
+    assert max(times.values()) <= (2 if recompute is Recompute.NONE else 3)
+
+
+def test_what_is_kept_is_gathered_once_and_what_is_not_twice() -> None:
+    """The two ends of `live_parameters`."""
+    assert Counter(name for names in gathers(TINY, Options()) for name in names) == dict.fromkeys(LARGE, 1)
+    alone = gathers(TINY, Options(live_parameters=0))
+    assert Counter(name for names in alone for name in names) == dict.fromkeys(LARGE, 2)
+    assert {len(names) for names in alone} == {1}
+
+
+def test_nothing_is_fetched_ahead_without_a_bucket_for_it() -> None:
+    """A look-ahead of 0 elements that fetches one parameter all the same."""
+    assert {len(names) for names in gathers(TINY, Options(prefetch_bucket=0))} == {1}
+
+
+@pytest.mark.parametrize(("suffix", "element"), [("", 2), (".fp32", 4)])
+def test_stages_differ_in_what_they_reduce_and_when(suffix: str, element: int) -> None:
+    """Stage 1 reduces once a step, 2 and 3 in every microbatch; all gather every parameter once where all are kept."""
+    size = element * parameters(TINY)
+    scalars = {"": (2, 5), ".fp32": (1, 4)}[suffix]
+
+    def of(sharding: str) -> tuple[Predicted, ...]:
+        return collectives(parse_key(f"tiny-llama.dp2+{sharding}.mb1.gb6{suffix}.eager.deepspeed"))
+
+    gather = Predicted("all-gather", "dp", 1, size)
+    norm = Predicted("all-reduce", "world", *scalars)
+    assert of("zero1") == (gather, Predicted("all-reduce", "dp", 1, size), norm)
+    assert of("zero2") == (gather, Predicted("all-reduce", "dp", 3, 3 * size), norm)
+    small = [each for each in SIZES.values() if persistent(each)]
+    large = element * sum(SIZES[name] for name in LARGE)
+    assert of("zero3") == (
+        Predicted("all-gather", "dp", 3 * 2 + len(small), 3 * large + element * sum(small)),
+        Predicted("reduce-scatter", "dp", 3, 3 * size),
+        Predicted("all-reduce", "world", 1, 8),
+    )
+
+
+@pytest.mark.parametrize("key", ["llama3-8b.pp2.mb1", "tiny-mixtral.dp2+ep2+zero1.mb1.eager.real-routing"])
+def test_what_is_not_predicted_says_so(key: str) -> None:
+    """Bytes that follow the routing, or the place in a pipeline, would be an exact number that is wrong."""
+    with pytest.raises(BadInput, match="of DeepSpeed only that of ZeRO is"):
+        collectives(parse_key(f"{key}.deepspeed"))
