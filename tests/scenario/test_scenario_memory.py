@@ -73,6 +73,24 @@ def test_first_pipeline_stage_holds_as_many_microbatches_as_stages() -> None:
     assert many.activations == 4 * one.activations
 
 
+def test_schedules_keep_what_they_have_in_flight() -> None:
+    """GPipe keeps all microbatches, with their logits; a V keeps as much as 1F1B, on every rank, and has the embedding
+    and the head on one of them."""
+    layouts = {name: need(parse_key(f"llama3-8b.pp4{name}.mb1.gb16.eager")) for name in ("", "+gpipe", "+zbv")}
+    assert layouts["+gpipe"].activations == 4 * layouts[""].activations
+    assert layouts["+zbv"].activations == layouts[""].activations
+    assert layouts["+zbv"].optimizer > layouts[""].optimizer
+    last = [need(parse_key(f"llama3-8b.2L.pp2{name}.mb1.gb16.eager")) for name in ("", "+gpipe")]
+    assert last[1].logits > 4 * last[0].logits
+
+
+def test_a_pipeline_keeps_sharded_weights_and_gradients_whole() -> None:
+    """Counting them as freed between microbatches lets scenarios start that cannot fit."""
+    whole, freed = need(parse_key("llama3-8b.pp2dp4+fsdp.mb1.gb8")), need(parse_key("llama3-8b.dp8+fsdp.mb1.gb16"))
+    assert whole.gradients > 3 * freed.gradients
+    assert whole.parameters > freed.parameters
+
+
 def test_uneven_stages_count_the_heaviest() -> None:
     """The stage that runs out of memory is the largest one, wherever it is."""
     even, uneven = need(parse_key("llama3-8b.pp4.mb1")), need(parse_key("llama3-8b.pp4+s4-4-4-20.mb1"))

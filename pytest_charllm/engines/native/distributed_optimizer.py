@@ -19,6 +19,7 @@ from pytest_charllm.engines.native.gradients import MAX_GRAD_NORM, buckets, squa
 from pytest_charllm.engines.native.mesh import Axis, Mesh
 from pytest_charllm.engines.native.model import Block, Decoder
 from pytest_charllm.engines.native.optimizer import adamw
+from pytest_charllm.engines.native.tied import HEAD, is_tied, sum_tied
 from pytest_charllm.engines.native.weights import copies
 from pytest_charllm.scenario.placement import is_summed_over_tp, placement
 
@@ -27,11 +28,13 @@ BUCKET_BYTES = 128 << 20
 
 class Kind(NamedTuple):
     """What parameters of one bucket have in common: the ranks that share them, how many ranks will hold the same piece
-    of a gradient once it is shared out, and whether each has it from its own tokens only."""
+    of a gradient once it is shared out, and whether each has it from its own tokens only. One that is tied across a
+    pipeline, by its name, is alone in its bucket, so that both ends cut it alike."""
 
     axis: Axis
     copies: int
     partial: bool
+    tied: str = ""
 
 
 class ShardedUpdate:
@@ -53,6 +56,7 @@ class ShardedUpdate:
             flat = torch.cat(partial)
             dist.all_reduce(flat, group=self._mesh.tp.group)
             torch._foreach_copy_(partial, flat.split([piece.numel() for piece in partial]))
+        sum_tied({bucket.kind.tied: bucket.reduced for bucket in self._buckets if bucket.kind.tied}, self._mesh.ends)
         norm = self._clip()
         self._optimizer.step()
         # In the order in which the next forward pass needs them.
@@ -64,7 +68,9 @@ class ShardedUpdate:
 
     def _clip(self) -> Tensor:
         pieces = [bucket.reduced for bucket in self._buckets]
-        squares = [square_sum([bucket.reduced]) / bucket.kind.copies for bucket in self._buckets]
+        squares = [
+            square_sum([bucket.reduced]) / bucket.kind.copies for bucket in self._buckets if bucket.kind.tied != HEAD
+        ]
         squared = torch.stack(squares).sum().float()
         dist.all_reduce(squared)
         norm = squared.sqrt()
@@ -154,7 +160,8 @@ def _fill_buckets(models: Sequence[Decoder], mesh: Mesh, passes: int, overlap: b
         for name, parameter in reversed(trained):
             axis = mesh.expert_batch if placement(model.shape, name).expert else mesh.batch
             partial = mesh.tp.size > 1 and is_summed_over_tp(model.shape, name, model.region.sequence_parallel)
-            kinds[Kind(axis, copies(model.shape, name, mesh) // axis.size, partial)].append(parameter)
+            tied = name if is_tied(model, name) else ""
+            kinds[Kind(axis, copies(model.shape, name, mesh) // axis.size, partial, tied)].append(parameter)
     for kind, parameters in kinds.items():
         for bucket in buckets(parameters, BUCKET_BYTES):
             yield Bucket(kind, bucket, mesh.batch.size, passes, overlap)

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from pytest_charllm.engines.native.mesh import Axis, Mesh
 from pytest_charllm.engines.native.model import Decoder
-from pytest_charllm.engines.native.tied import TiedHead, local_gradient
+from pytest_charllm.engines.native.tied import HEAD, is_tied, sum_tied
 from pytest_charllm.engines.native.weights import copies
 from pytest_charllm.scenario.placement import is_summed_over_tp, placement
 
@@ -38,7 +38,13 @@ class Gradients:
             if each.requires_grad
         ]
         self.parameters = [parameter for _, _, parameter in named]
-        self._tied = TiedHead(stages, mesh)
+        self._ends = mesh.ends
+        self._tied = {
+            name: each
+            for stage in stages
+            for name, each in stage.named_parameters()
+            if each.requires_grad and is_tied(stage, name)
+        }
         self._sums: list[tuple[Axis, float, list[nn.Parameter]]] = []
         self._copies: dict[int, list[nn.Parameter]] = defaultdict(list)
         sharded = any(isinstance(parameter, DTensor) for parameter in self.parameters)
@@ -52,7 +58,7 @@ class Gradients:
                 partial.append(parameter)
             apart = expert and mesh.ep.size > 1
             (experts if apart else others).append(parameter)
-            if parameter is self._tied.copy:
+            if parameter is self._tied.get(HEAD):
                 continue
             shard = mesh.expert_batch if apart else mesh.shard
             same = copies(shape, name, mesh) // (shard.size if isinstance(parameter, DTensor) else 1)
@@ -70,7 +76,7 @@ class Gradients:
         """Sum over tp what each rank has of its own tokens only, average over the batch, sum what is tied."""
         for axis, scale, parameters in self._sums:
             sum_in_buckets([local_gradient(parameter) for parameter in parameters], axis, scale)
-        self._tied.sum()
+        sum_tied({name: local_gradient(parameter) for name, parameter in self._tied.items()}, self._ends)
 
     @torch.no_grad()
     def clip(self) -> Tensor:
@@ -123,3 +129,10 @@ def buckets(tensors: Iterable[T], limit_bytes: int) -> Iterable[list[T]]:
             bucket, filled = [], 0
     if bucket:
         yield bucket
+
+
+def local_gradient(parameter: nn.Parameter) -> Tensor:
+    """This rank's part of a gradient that is there."""
+    gradient = parameter.grad
+    assert gradient is not None, "every parameter takes part in every step"
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient

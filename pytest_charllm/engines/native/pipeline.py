@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import (
@@ -58,6 +59,10 @@ class TrainingStage(PipelineStage):
     targets: Sequence[Tensor] = ()
     buffers: Buffers | None = None
     _number = 0
+
+    def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
+        """In an older torch stages greet their neighbours, also those of the same rank, which gloo refuses."""
+        return [greeting for greeting in super()._get_init_p2p_neighbors_ops() if greeting.peer != dist.get_rank()]
 
     def _warmup_backward_result(self, *args: Any, **kwargs: Any) -> Tensor:
         """What the stages of a newer torch agree on before their first step: whether all know their shapes. They

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from math import ceil, prod
 
 from pytest_charllm.scenario.models import ModelShape, is_trained, shape_of
-from pytest_charllm.scenario.placement import placement
+from pytest_charllm.scenario.placement import is_summed_over_tp, placement
 from pytest_charllm.scenario.spec import Layout, Scenario, Sharding
+from pytest_charllm.scenario.stages import TIED
 from pytest_charllm.scenario.traffic.calls import (
     FP32,
     MIB,
@@ -75,21 +77,23 @@ def _ddp(scenario: Scenario, held: Held, bucket_cap_bytes: int) -> list[Call]:
 
 def _distributed_optimizer(scenario: Scenario, held: Held) -> list[Call]:
     """Each bucket's gradients are scattered and its weights gathered, once a step, in fp32, filled up to the ranks.
-    With sequence parallelism the pieces of what every tp rank has whole are summed over tp."""
+    With sequence parallelism the pieces of what every tp rank has whole are summed over tp. What is tied across a
+    pipeline is in buckets of its own."""
     layout, shape = scenario.layout, shape_of(scenario)
     ranks = layout.dp * layout.cp
+    tied = TIED if shape.tied and layout.pp > 1 else ()
+    kinds: dict[tuple[str, bool, bool], list[tuple[int, ...]]] = defaultdict(list)
+    for name, size in reversed(trained(shape, local_parameters(shape, layout, held))):
+        partial = layout.tp > 1 and is_summed_over_tp(shape, name, layout.sequence_parallel)
+        whole = layout.tp > 1 and placement(shape, name).tp_dim is None
+        kinds[name if name in tied else "", whole, partial].append(size)
     result, pieces = [], 0
-    for whole in (True, False) if layout.tp > 1 else (None,):
-        sizes = [
-            size
-            for name, size in reversed(local_parameters(shape, layout, held))
-            if whole in (None, placement(shape, name).tp_dim is None)
-        ]
-        for size in in_buckets(sizes, OPTIMIZER_BUCKET_BYTES):
-            filled = ceil(size / (FP32 * ranks)) * FP32 * ranks
+    for (_, _, partial), sizes in kinds.items():
+        for bucket in in_buckets(sizes, OPTIMIZER_BUCKET_BYTES):
+            filled = ceil(bucket / (FP32 * ranks)) * FP32 * ranks
             result += [Call("reduce-scatter", "dp", filled), Call("all-gather", "dp", filled)]
-            pieces += filled // ranks if whole else 0
-    if pieces and layout.sequence_parallel:
+            pieces += filled // ranks if partial else 0
+    if pieces:
         result.append(Call("all-reduce", "tp", pieces))
     return result
 

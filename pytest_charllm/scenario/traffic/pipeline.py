@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from pytest_charllm.scenario.models import shape_of
 from pytest_charllm.scenario.placement import local_size
 from pytest_charllm.scenario.spec import Scenario
-from pytest_charllm.scenario.stages import place_of
+from pytest_charllm.scenario.stages import TIED, place_of
 from pytest_charllm.scenario.traffic.calls import FP32, Call, Held, element_bytes, local_tokens
 from pytest_charllm.scenario.traffic.data import padded, shards
 
@@ -30,11 +32,13 @@ def calls(scenario: Scenario, held: Held) -> list[Call]:
 
 
 def _tied(scenario: Scenario, held: Held) -> list[Call]:
-    """The gradient of the embedding that the last stage's head shares, where that is on another rank; once a step."""
+    """Once a step, the gradient of the embedding that the last stage's head shares, where that is on another rank: as
+    much of it as a rank updates."""
     layout, shape = scenario.layout, shape_of(scenario)
     first, last = any(stage.first for stage in held), any(stage.last for stage in held)
-    if not shape.tied or first == last:
+    if not shape.tied or shape.lora or first == last:
         return []
-    name = "embed.weight"
-    rows = [(name, local_size(shape, name, (shape.vocab, shape.hidden), layout))]
-    return [Call("all-reduce", "pp", FP32 * padded(rows, shards(layout)) // shards(layout))]
+    rows = [(TIED[0], local_size(shape, TIED[0], (shape.vocab, shape.hidden), layout))]
+    ranks = layout.dp * layout.cp if scenario.options.distributed_optimizer else 1
+    piece = ceil(padded(rows, shards(layout)) / (shards(layout) * ranks))
+    return [Call("all-reduce", "pp", FP32 * piece)]
