@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from pytest_charllm.measure.series import at, integral, refreshes, went_backwards
 from pytest_charllm.measure.windows import DeviceWindow
 from pytest_charllm.records import Finding, Value
@@ -28,11 +30,11 @@ def energy(window: DeviceWindow) -> tuple[Value, Finding | None]:
     if counter.value is None or area.value is None:
         used, other, name = (area, counter, "counter") if counter.value is None else (counter, area, "integral")
         reason = f"no {name} to check against: {other.reason}"
-        return Value(value=used.value, unit=UNIT, coverage=used.coverage, source=used.source, reason=reason), None
+        return replace(used, reason=reason), None
     gap = abs(area.value - counter.value) / counter.value
     both = f"counter {counter.value:.0f} J and integral {area.value:.0f} J are {100 * gap:.0f} % apart"
     if gap > GAP_INVALID:
-        return Value(value=None, unit=UNIT, coverage=counter.coverage, reason=both), None
+        return replace(counter, value=None, source=None, reason=both), None
     finding = Finding(kind="energy-disagrees", text=f"{window.uuid}: {both}") if gap > GAP_TAINTED else None
     return counter, finding
 
@@ -52,20 +54,21 @@ def counter_energy(window: DeviceWindow) -> Value:
         return _none(f"{quantity} never changed")
     if (reason := window.not_bracketed(quantity, points)) is not None:
         return _none(f"{quantity} {reason}")
+    if (old := window.stale(quantity)) is not None:
+        return _none(f"{quantity} {old.text}")
     joules = at(points, window.end_ns) - at(points, window.begin_ns)
     limit_w = window.line.power_limit_w
     if limit_w is not None and joules > IMPLAUSIBLE * limit_w * window.duration_s:
         mean_w = joules / window.duration_s
         return _none(f"{quantity} says {mean_w:.0f} W, more than {IMPLAUSIBLE:g} x the limit of {limit_w:.0f} W")
-    return Value(value=joules, unit=UNIT, coverage=window.coverage(quantity, points), source="counter")
+    covered, gap_s = window.coverage(quantity, readings), window.gap_s(readings)
+    return Value(value=joules, unit=UNIT, coverage=covered, gap_s=gap_s, source="counter")
 
 
 def integral_energy(window: DeviceWindow) -> Value:
     """Trapezoid of instant power over the window."""
     value = window.sampled("power_instant_w", UNIT, lambda readings: integral(readings, window.begin_ns, window.end_ns))
-    if value.value is None:
-        return value
-    return Value(value=value.value, unit=UNIT, coverage=value.coverage, source="integral")
+    return value if value.value is None else replace(value, source="integral")
 
 
 def _none(reason: str) -> Value:

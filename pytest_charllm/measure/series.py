@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 from pytest_charllm.records import SampleLine
+
+IN_TIME = 1.5
+"""A reading later than this many periods after the one before it means that reads in between failed."""
 
 
 class Series(NamedTuple):
@@ -18,6 +21,9 @@ class Series(NamedTuple):
 
     def __bool__(self) -> bool:
         return bool(self.times_ns)
+
+
+EMPTY = Series((), ())
 
 
 def series(samples: Sequence[SampleLine], quantity: str) -> Series:
@@ -85,19 +91,55 @@ def not_bracketed(readings: Series, begin_ns: int, end_ns: int, max_gap_ns: int)
     return None
 
 
-def coverage(readings: Series, begin_ns: int, end_ns: int, max_gap_ns: int) -> float:
-    """Share of the span that lies between two readings no further apart than `max_gap_ns`, 0 to 1."""
+def coverage(readings: Series, begin_ns: int, end_ns: int, period_ns: int) -> float:
+    """Share of the span for which there is a reading, 0 to 1.
+
+    A reading stands for the time until the next one. Where that comes later than `IN_TIME` periods, reads in between
+    failed, and it stands for one period only.
+    """
     covered = 0
     for left, right in pairwise(readings.times_ns):
-        if right - left <= max_gap_ns:
-            covered += max(0, min(right, end_ns) - max(left, begin_ns))
+        if right - left > IN_TIME * period_ns:
+            right = left + period_ns
+        covered += max(0, min(right, end_ns) - max(left, begin_ns))
     return covered / (end_ns - begin_ns)
 
 
-def inside(readings: Series, begin_ns: int, end_ns: int) -> tuple[float, ...]:
-    """The values read in the span, both edges included."""
+def largest_gap_ns(readings: Series, begin_ns: int, end_ns: int) -> int:
+    """The longest time between two successive readings of which any part lies in the span; 0 where there is none."""
+    return max(
+        (right - left for left, right in pairwise(readings.times_ns) if left < end_ns and right > begin_ns), default=0
+    )
+
+
+def standstills(readings: Series, at_least_ns: int) -> Iterator[tuple[int, int]]:
+    """Where successive readings are equal for that long: time of the first and of the last of them."""
+    first = 0
+    times, values = readings
+    for i in range(1, len(times) + 1):
+        if i == len(times) or values[i] != values[first]:
+            if times[i - 1] - times[first] >= at_least_ns:
+                yield times[first], times[i - 1]
+            first = i
+
+
+def within(readings: Series, begin_ns: int, end_ns: int) -> Series:
+    """The readings in the span, both edges included."""
     low, high = bisect_left(readings.times_ns, begin_ns), bisect_right(readings.times_ns, end_ns)
-    return readings.values[low:high]
+    return Series(readings.times_ns[low:high], readings.values[low:high])
+
+
+def mean(readings: Series, begin_ns: int, end_ns: int) -> float:
+    """Time-weighted mean over the span, which must be bracketed: a burst of samples does not count for more."""
+    return integral(readings, begin_ns, end_ns) / ((end_ns - begin_ns) / 1e9)
+
+
+def slope_per_s(readings: Series) -> float:
+    """Least-squares slope over all readings, in the quantity's unit a second; needs two of them."""
+    middle_s = sum(readings.times_ns) / len(readings.times_ns) / 1e9
+    offsets_s = [time_ns / 1e9 - middle_s for time_ns in readings.times_ns]
+    spread = sum(offset_s * offset_s for offset_s in offsets_s)
+    return sum(offset_s * value for offset_s, value in zip(offsets_s, readings.values, strict=True)) / spread
 
 
 def integral(readings: Series, begin_ns: int, end_ns: int) -> float:

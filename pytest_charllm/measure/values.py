@@ -9,7 +9,7 @@ import msgspec
 
 from pytest_charllm.hardware import Machine
 from pytest_charllm.hardware.catalogue import CATALOGUE
-from pytest_charllm.measure import steps, thermal
+from pytest_charllm.measure import power, steps, thermal
 from pytest_charllm.measure.windows import DeviceWindow, over_devices
 from pytest_charllm.records import METRICS, Launch, RankReport, Value
 from pytest_charllm.scenario import Precision, Scenario, Script
@@ -22,13 +22,25 @@ DEVICE_METRICS = (
     "energy_per_token",
     "mean_power",
     "peak_power",
+    "peak_power_max",
+    "power_burstiness",
     "core_temp_end",
     "hbm_temp_end",
+    "core_temp_p95",
+    "hbm_temp_p95",
+    "core_temp_spread",
+    "core_temp_slope",
+    "core_temp_steady",
+    "heating",
+    "thermal_resistance",
     "margin_min",
     "throttle_power_cap",
     "throttle_sw_thermal",
     "throttle_hw",
+    "throttle_hw_thermal",
+    "throttle_hw_brake",
     "sm_clock",
+    "sm_clock_p5",
 )
 """Those that need telemetry."""
 
@@ -68,20 +80,40 @@ def device_values(
     def worst(value_of: Callable[[DeviceWindow], Value]) -> Value:
         return over_devices(windows, value_of, max)
 
+    core = _CORE_TEMPERATURE[is_cpu]
     return {
         "energy_per_token": _energy_per_token(windows, energies, launch, is_cpu),
         "mean_power": over_devices(windows, lambda w: _mean_power(energies[w.uuid], w.duration_s), statistics.fmean),
-        "peak_power": worst(thermal.peak_power),
-        "core_temp_end": worst(lambda window: thermal.temperature_end(window, _CORE_TEMPERATURE[is_cpu])),
+        "peak_power": worst(power.peak_power),
+        "peak_power_max": worst(power.highest_power),
+        "power_burstiness": worst(power.burstiness),
+        "core_temp_end": worst(lambda window: thermal.temperature_end(window, core)),
         "hbm_temp_end": worst(lambda window: thermal.temperature_end(window, "hbm_temp_c")),
+        "core_temp_p95": worst(lambda window: thermal.temperature_p95(window, core)),
+        "hbm_temp_p95": worst(lambda window: thermal.temperature_p95(window, "hbm_temp_c")),
+        "core_temp_spread": _spread(windows, core),
+        "core_temp_slope": worst(lambda window: thermal.slope(window, core)),
+        "core_temp_steady": worst(thermal.temperature_steady),
+        "heating": worst(lambda window: thermal.heating(window, energies[window.uuid])),
+        "thermal_resistance": worst(thermal.thermal_resistance),
         "margin_min": over_devices(windows, thermal.margin_min, min),
-        "throttle_power_cap": worst(lambda window: thermal.throttle_share(window, "throttle_power_cap_ns")),
-        "throttle_sw_thermal": worst(lambda window: thermal.throttle_share(window, "throttle_sw_thermal_ns")),
+        "throttle_power_cap": worst(lambda window: power.throttle_share(window, "throttle_power_cap_ns")),
+        "throttle_sw_thermal": worst(lambda window: power.throttle_share(window, "throttle_sw_thermal_ns")),
         "throttle_hw": worst(
-            lambda window: thermal.throttle_share(window, "throttle_hw_thermal_ns", "throttle_hw_brake_ns")
+            lambda window: power.throttle_share(window, "throttle_hw_thermal_ns", "throttle_hw_brake_ns")
         ),
-        "sm_clock": over_devices(windows, thermal.sm_clock, statistics.fmean),
+        "throttle_hw_thermal": worst(lambda window: power.throttle_share(window, "throttle_hw_thermal_ns")),
+        "throttle_hw_brake": worst(lambda window: power.throttle_share(window, "throttle_hw_brake_ns")),
+        "sm_clock": over_devices(windows, power.sm_clock, statistics.fmean),
+        "sm_clock_p5": over_devices(windows, power.sm_clock_p5, min),
     }
+
+
+def _spread(windows: Sequence[DeviceWindow], quantity: str) -> Value:
+    """Degrees between the hottest and the coolest device of the node at the end of the window."""
+    if len(windows) < 2:
+        return missing("core_temp_spread", "one device")
+    return over_devices(windows, lambda window: thermal.temperature_end(window, quantity), lambda c: max(c) - min(c))
 
 
 def _energy_per_token(

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pytest_charllm.measure.series import Series, coverage, not_bracketed, series
+from msgspec.structs import replace
+
+from pytest_charllm.measure.series import EMPTY, Series, coverage, largest_gap_ns, not_bracketed, series
+from pytest_charllm.measure.stale import Stale, stale
 from pytest_charllm.records import DeviceLine, Launch, RankReport, SampleLine, Trace, Value
 
 COVERAGE_NEEDED = 0.95
-"""A sampled quantity counts as measured only when at least this share of the window has fresh samples."""
+"""A sampled quantity counts as measured only when at least this share of the window has readings in time."""
+_GRACE_NS = 500_000_000
+"""On top of three periods, how long a sensor may go unread: a busy host delays a pass, which loses nothing."""
+IMPLAUSIBLE_SHARE = 0.01
+"""One implausible reading is a glitch; more than this share of them is a broken sensor."""
 
 
 @dataclass(frozen=True)
@@ -21,25 +28,59 @@ class DeviceWindow:
     samples: tuple[SampleLine, ...]
     begin_ns: int
     end_ns: int
-    max_gap_ns: int
-    slow_gap_ns: int
+    period_ns: int
+    """Spacing of the readings."""
+    slow_period_ns: int
     """The same of quantities that are read more seldom."""
+    ring: Series = EMPTY
+    """Power of the whole board as the driver kept it by itself."""
+
+    @property
+    def duration_ns(self) -> int:
+        return self.end_ns - self.begin_ns
 
     @property
     def duration_s(self) -> float:
-        return (self.end_ns - self.begin_ns) / 1e9
+        return self.duration_ns / 1e9
 
     def series(self, quantity: str) -> Series:
         return series(self.samples, quantity)
 
     def not_bracketed(self, quantity: str, readings: Series) -> str | None:
-        return not_bracketed(readings, self.begin_ns, self.end_ns, self._gap_ns(quantity))
+        return not_bracketed(readings, self.begin_ns, self.end_ns, self._longest_gap_ns(quantity))
 
     def coverage(self, quantity: str, readings: Series) -> float:
-        return coverage(readings, self.begin_ns, self.end_ns, self._gap_ns(quantity))
+        return coverage(readings, self.begin_ns, self.end_ns, self._period_ns(quantity))
 
-    def _gap_ns(self, quantity: str) -> int:
-        return self.slow_gap_ns if quantity in self.line.slow else self.max_gap_ns
+    def gap_s(self, readings: Series) -> float:
+        return largest_gap_ns(readings, self.begin_ns, self.end_ns) / 1e9
+
+    def stale(self, quantity: str) -> Stale | None:
+        refresh_ns = max(self.period_ns, round(self.line.refresh_s * 1e9))
+        return stale(quantity, self.series, self.begin_ns, self.end_ns, refresh_ns)
+
+    def _period_ns(self, quantity: str) -> int:
+        return self.slow_period_ns if quantity in self.line.slow else self.period_ns
+
+    def _longest_gap_ns(self, quantity: str) -> int:
+        return 3 * self._period_ns(quantity) + _GRACE_NS
+
+    def _unseen(self, quantity: str, covered: float, gap_s: float, old: Stale | None) -> str | None:
+        """Why too little was read within the window, or None."""
+        if covered < COVERAGE_NEEDED and old is not None:
+            return old.text
+        if covered < COVERAGE_NEEDED:
+            return f"seen in {100 * covered:.0f} % of the window, {100 * COVERAGE_NEEDED:.0f} % needed"
+        longest_s = self._longest_gap_ns(quantity) / 1e9
+        return f"not read for {gap_s:.1f} s, {longest_s:.1f} s allowed" if gap_s > longest_s else None
+
+    def _implausible(self, quantity: str) -> str | None:
+        """Why its readings are not believed: too many of them could not be true."""
+        passes = [sample for sample in self.samples if self.begin_ns <= sample.mono_ns <= self.end_ns]
+        wrong = [said for each in passes if (said := each.missing.get(quantity, "")).startswith("implausible")]
+        if len(wrong) <= max(1, IMPLAUSIBLE_SHARE * len(passes)):
+            return None
+        return f"implausible in {len(wrong)} of {len(passes)} readings, the first {wrong[0].partition(': ')[2]}"
 
     def absent(self, quantity: str) -> str:
         """Why there is no reading of this quantity at all: what the source said at the start, or while sampling."""
@@ -54,13 +95,14 @@ class DeviceWindow:
         readings = self.series(quantity)
         if not readings:
             return Value(value=None, unit=unit, reason=self.absent(quantity))
-        if (reason := self.not_bracketed(quantity, readings)) is not None:
-            return Value(value=None, unit=unit, reason=f"{quantity} {reason}")
-        covered = self.coverage(quantity, readings)
-        if covered < COVERAGE_NEEDED:
-            reason = f"{quantity} seen in {100 * covered:.0f} % of the window, {100 * COVERAGE_NEEDED:.0f} % needed"
-            return Value(value=None, unit=unit, coverage=covered, reason=reason)
-        return Value(value=reduce(readings), unit=unit, coverage=covered)
+        reason = self.not_bracketed(quantity, readings) or self._implausible(quantity)
+        covered, gap_s = self.coverage(quantity, readings), self.gap_s(readings)
+        if (old := self.stale(quantity)) is not None:
+            covered = max(0.0, covered - old.total_ns / self.duration_ns)
+        reason = reason or self._unseen(quantity, covered, gap_s, old)
+        if reason is not None:
+            return Value(value=None, unit=unit, coverage=covered, gap_s=gap_s, reason=f"{quantity} {reason}")
+        return Value(value=reduce(readings), unit=unit, coverage=covered, gap_s=gap_s)
 
 
 def device_windows(launch: Launch, trace: Trace | None, is_cpu: bool) -> tuple[tuple[DeviceWindow, ...], str | None]:
@@ -74,6 +116,8 @@ def device_windows(launch: Launch, trace: Trace | None, is_cpu: bool) -> tuple[t
     for report in launch.ranks:
         if report.window is None:
             return (), f"rank {report.rank} reports no window"
+        if report.window.end_mono_ns <= report.window.begin_mono_ns:
+            return (), f"the window of rank {report.rank} has no length"
         if report.host != trace.meta.host:
             return (), f"rank {report.rank} ran on {report.host}, telemetry is of {trace.meta.host}"
         if is_cpu:
@@ -94,16 +138,20 @@ def device_windows(launch: Launch, trace: Trace | None, is_cpu: bool) -> tuple[t
 
 def _window(trace: Trace, uuid: str, reports: Sequence[RankReport]) -> DeviceWindow:
     line = trace.devices[uuid]
+    pace = trace.end.pace.get(uuid) if trace.end is not None else None
+    ring = trace.power_ring.get(uuid, ())
     edges = [report.window for report in reports if report.window is not None]
-    period_s = max(trace.meta.period_s, line.refresh_s)
+    # A sampler that slowed down has said so: its device was seen as often as it then meant to look.
+    period_s = max(trace.meta.period_s, line.refresh_s, pace.period_s if pace is not None else 0.0)
     return DeviceWindow(
         uuid=uuid,
         line=line,
         samples=trace.samples.get(uuid, ()),
         begin_ns=min(edge.begin_mono_ns for edge in edges),
         end_ns=max(edge.end_mono_ns for edge in edges),
-        max_gap_ns=round((3 * period_s + 0.5) * 1e9),
-        slow_gap_ns=round((3 * max(period_s, trace.meta.slow_period_s or 0.0) + 0.5) * 1e9),
+        period_ns=round(period_s * 1e9),
+        slow_period_ns=round(max(period_s, trace.meta.slow_period_s or 0.0) * 1e9),
+        ring=Series(tuple(time_ns for time_ns, _ in ring), tuple(power_w for _, power_w in ring)),
     )
 
 
@@ -113,16 +161,19 @@ def over_devices(
     """One value of all devices. A single device without evidence leaves none for all: its reason is kept, by UUID."""
     known: list[float] = []
     coverages: list[float] = []
+    gaps_s: list[float] = []
     reasons: list[str] = []
     sources: set[str] = set()
     for window in windows:
         value = value_of(window)
         named = f"{window.uuid}: {value.reason}" if value.reason and len(windows) > 1 else value.reason
         if value.value is None:
-            return Value(value=None, unit=value.unit, coverage=value.coverage, reason=named)
+            return replace(value, reason=named)
         known.append(value.value)
         if value.coverage is not None:
             coverages.append(value.coverage)
+        if value.gap_s is not None:
+            gaps_s.append(value.gap_s)
         if named:
             reasons.append(named)
         if value.source:
@@ -131,6 +182,7 @@ def over_devices(
         value=reduce(known),
         unit=value.unit,
         coverage=min(coverages, default=None),
+        gap_s=max(gaps_s, default=None),
         source=" and ".join(sorted(sources)) or None,
         reason="; ".join(reasons) or None,
     )

@@ -20,11 +20,15 @@ class Validity(StrEnum):
 
 
 class Value(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A number or the reason there is none. `coverage`: share of the window with fresh evidence, 0 to 1."""
+    """A number or the reason there is none.
+
+    `coverage`: share of the window with readings in time, 0 to 1. `gap_s`: the longest time without one.
+    """
 
     value: float | None
     unit: str
     coverage: float | None = None
+    gap_s: float | None = None
     reason: str | None = None
     source: str | None = None
     """Where two ways exist, the one used: "counter" or "integral"."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_charllm.measure import thermal
+from pytest_charllm.measure import power, thermal
 from pytest_charllm.measure.series import Series, coverage, refreshes
 from pytest_charllm.measure.windows import DeviceWindow, device_windows
 
@@ -45,33 +45,33 @@ def test_margin_may_be_zero_or_negative(make: SimpleNamespace) -> None:
 def test_peak_power_is_no_maximum(make: SimpleNamespace) -> None:
     """One odd sample of a thousand would otherwise be the peak, more surely the longer the window."""
     window = window_of(make, {"power_instant_w": lambda t: 5000.0 if abs(t - 4.0) < 1e-6 else 600.0}, period_s=0.005)
-    assert thermal.peak_power(window).value == pytest.approx(600.0)
+    assert power.peak_power(window).value == pytest.approx(600.0)
 
 
 def test_clock_is_weighted_by_time(make: SimpleNamespace) -> None:
     """Samples are not evenly spaced: a burst of them must not count for more."""
     window = window_of(make, {"sm_clock_mhz": lambda t: 1000.0 if t < 4.5 else 2000.0}, period_s=0.01)
-    assert thermal.sm_clock(window).value == pytest.approx(1500.0, abs=5)
+    assert power.sm_clock(window).value == pytest.approx(1500.0, abs=5)
 
 
 def test_throttle_share_sums_its_causes(make: SimpleNamespace) -> None:
     """Thermal slowdown and power brake are one question: did the hardware pull the brake."""
     window = window_of(make, make.healthy() | {"throttle_hw_thermal_ns": lambda t: 5e9 + t * 0.02e9})
-    share = thermal.throttle_share(window, "throttle_hw_thermal_ns", "throttle_hw_brake_ns")
+    share = power.throttle_share(window, "throttle_hw_thermal_ns", "throttle_hw_brake_ns")
     assert share.value == pytest.approx(0.03)
 
 
 def test_one_missing_cause_leaves_no_share(make: SimpleNamespace) -> None:
     """Half of the evidence would read as a healthy card."""
     signals = make.healthy() | {"throttle_hw_thermal_ns": lambda t: None}
-    share = thermal.throttle_share(window_of(make, signals), "throttle_hw_thermal_ns", "throttle_hw_brake_ns")
+    share = power.throttle_share(window_of(make, signals), "throttle_hw_thermal_ns", "throttle_hw_brake_ns")
     assert share.value is None
 
 
 def test_throttle_counter_reset_is_no_share(make: SimpleNamespace) -> None:
     """A counter that was reset would make the share negative: better than perfect."""
     signals = {"throttle_sw_thermal_ns": lambda t: t * 1e8 if t < 5 else 0.0}
-    value = thermal.throttle_share(window_of(make, signals), "throttle_sw_thermal_ns")
+    value = power.throttle_share(window_of(make, signals), "throttle_sw_thermal_ns")
     assert value.value is None
     assert "backwards" in (value.reason or "")
 
