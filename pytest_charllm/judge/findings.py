@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from statistics import median
 
 from pytest_charllm.judge.metric import Outcome
-from pytest_charllm.judge.reference import Recorded, cards_of
-from pytest_charllm.judge.tolerances import LOCAL_RUNS, WARMER
+from pytest_charllm.judge.reference import cards_of
+from pytest_charllm.judge.tolerances import LOCAL_RUNS
 from pytest_charllm.judge.wording import moved, name
 from pytest_charllm.judge.yardstick import Call
-from pytest_charllm.records import Baseline, BaselineSample, Finding, Measurement
+from pytest_charllm.records import Baseline, Finding, Measurement
 
 
 def merged_findings(launches: Sequence[Measurement]) -> tuple[Finding, ...]:
@@ -74,32 +73,3 @@ def record_findings(
             if count > 1
         ]
     return tuple(findings)
-
-
-def thermal_findings(
-    recorded: Sequence[Recorded], launches: Sequence[Measurement], outcomes: Sequence[Outcome]
-) -> tuple[Finding, ...]:
-    """Where the degrees themselves may not be compared (another card, another start): how far a watt heats the core.
-
-    ``(core temperature at the end - at the start) / mean power``, in degC/W. A word of warning, never a verdict: short
-    windows end before the temperature is steady.
-    """
-    if not any(outcome.metric == "core_temp_end" and outcome.call is Call.UNJUDGED for outcome in outcomes):
-        return ()
-    reference = [sample for run in recorded if run.segment == recorded[-1].segment for sample in run.samples]
-    here = [rise for launch in launches if (rise := _rise_a_watt(launch)) is not None]
-    there = [rise for sample in reference if (rise := _rise_a_watt(sample)) is not None]
-    if not here or not there or median(here) <= (1 + WARMER) * median(there) or median(there) <= 0:
-        return ()
-    text = f"the core heats by {median(here):.3f} degC/W, on record {median(there):.3f}: look at cooling and dust"
-    return (Finding(kind="thermal-resistance", text=text),)
-
-
-def _rise_a_watt(launch: Measurement | BaselineSample) -> float | None:
-    def value(metric: str) -> float | None:
-        return launch.number(metric) if isinstance(launch, Measurement) else launch.values.get(metric)
-
-    end_c, power_w = value("core_temp_end"), value("mean_power")
-    if end_c is None or not power_w or not launch.start_temp_c:
-        return None
-    return (end_c - max(launch.start_temp_c.values())) / power_w

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_charllm.judge.evidence import Against, Grounds, invalid, split
-from pytest_charllm.judge.findings import judge_findings, record_findings, thermal_findings
+from pytest_charllm.judge.findings import judge_findings, record_findings
 from pytest_charllm.judge.metric import Outcome, Question, judge_metric, judge_power, judge_wall
 from pytest_charllm.judge.noise import estimate
 from pytest_charllm.judge.reference import Recorded, scaled_runs, start_temperatures
@@ -195,8 +195,6 @@ class Policy:
             rows = [without_baseline(row) for row in rows]
         rows += _others(grounds.launches, [first.metric for first in before])
         findings = (*judge_findings(before, after), *record_findings(grounds.baseline, before, grounds.launches))
-        if not self.is_cpu:
-            findings += thermal_findings(against.runs, grounds.launches, before)
         if grounds.failed or any(row.verdict is Verdict.REGRESSION for row in rows):
             return grounds.judgement(Verdict.REGRESSION, red(rows, grounds.failed), rows, findings)
         if not against.runs:

@@ -87,6 +87,13 @@ def reference_of(
             known = start_temperatures(sample for run in local for sample in run.samples)
             return Reference((), (), floor, reason=_outside(here_c, known), comparable=False)
         recorded = level
+    elif rule.match is Match.OTHERWISE:
+        here_c = start_temperatures(launches)
+        if any(_in_band(here_c, run.samples) for run in local):
+            reason = "the degrees themselves are compared"
+            return Reference((), (), floor, reason=reason, comparable=False)
+        floor = rule.floor if local or rule.other_card is None else rule.other_card
+        level = local or level
     elif len(local) >= LOCAL_RUNS:
         level = local
     values = tuple(numbers for run in level if (numbers := _numbers(metric, run.samples)))

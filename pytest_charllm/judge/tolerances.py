@@ -21,6 +21,8 @@ class Match(StrEnum):
     """Launches on the same devices if there are any; else all of them, with `other_card` as the floor."""
     CARD_AND_START = "card and start"
     """Only launches on the same devices that started within `START_BAND_C`; otherwise the metric is not judged."""
+    OTHERWISE = "otherwise"
+    """Judged only where there are none of those: what speaks of cooling without speaking of degrees."""
 
 
 class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,8 +69,6 @@ LOCAL_RUNS = 5
 SIBLING_WEIGHT = 8
 """The siblings' noise counts like this many degrees of freedom of the scenario's own."""
 START_BAND_C = 3.0
-WARMER = 0.15
-"""From this much more heating per watt on, cooling is worth a look."""
 BUSY = 1.25
 """Wall over CPU time of a window from which on wall time says nothing: quiet machines read 1.02 to 1.08."""
 
@@ -81,6 +81,9 @@ GPU: dict[str, Tolerance] = {
     "core_temp_end": Tolerance(floor=5.0, cap=8.0, match=Match.CARD_AND_START),
     "hbm_temp_end": Tolerance(floor=5.0, cap=8.0, match=Match.CARD_AND_START),
     "margin_min": Tolerance(floor=5.0, cap=8.0, match=Match.CARD_AND_START, worst=0.0),
+    # Between cards, and between cold and warm starts, degrees say little; what a watt heats says more.
+    "heating": Tolerance(floor=0.15, cap=0.40, match=Match.OTHERWISE, other_card=0.30),
+    "core_temp_spread": Tolerance(floor=10.0, cap=15.0, match=Match.OTHERWISE),
     "throttle_sw_thermal": Tolerance(floor=0.02, cap=0.05),
     "throttle_hw": Tolerance(floor=0.001, cap=0.001, worst=0.001),
     "throttle_power_cap": Tolerance(floor=0.15, cap=0.15, informational=True),

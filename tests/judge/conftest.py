@@ -40,6 +40,8 @@ GPU_VALUES = {
     "peak_power": 800.0,
     "core_temp_end": 62.0,
     "hbm_temp_end": 52.0,
+    "heating": 0.05,
+    "core_temp_spread": 3.0,
     "margin_min": 25.0,
     "throttle_power_cap": 0.98,
     "throttle_sw_thermal": 0.0,

@@ -170,12 +170,30 @@ def test_hardware_nobody_measured_gets_wider_floors() -> None:
     assert other["peak_memory"] == GPU["peak_memory"]
 
 
-def test_heating_per_watt_is_told_where_degrees_may_not_be_compared(make: SimpleNamespace) -> None:
-    """Another card starts elsewhere, so its degrees say nothing; twice the rise per watt is a fan all the same."""
-    record = make.baseline([make.gpu()] * 3)
-    hot = make.gpu({"core_temp_end": 85.0}, uuid="GPU-7")
-    judgement = make.decide([[hot] * 3], record)
-    assert judgement.verdict is Verdict.PASS
-    assert "thermal-resistance" in kinds(judgement)
-    assert "thermal-resistance" not in kinds(make.decide([[make.gpu(uuid="GPU-7")] * 3], record))
-    assert make.decide([[make.gpu({"core_temp_end": 70.0})] * 3] * 2, record).verdict is Verdict.REGRESSION
+def heated(make: SimpleNamespace, changes: dict[str, float], **fields: Any) -> Any:
+    """On another card or from another start than the record, unless `fields` say neither."""
+    return make.decide([[make.gpu(changes, **fields)] * 3] * 2, make.baseline([make.gpu()] * 3))
+
+
+def test_heating_is_judged_where_degrees_may_not_be_compared(make: SimpleNamespace) -> None:
+    """Another start, or another card, makes degrees mean little: twice the rise per watt is a fan all the same."""
+    for fields in ({"uuid": "GPU-7"}, {"start_c": 38.0}):
+        judgement = heated(make, {"heating": 0.1, "core_temp_end": 85.0}, **fields)
+        assert judgement.verdict is Verdict.REGRESSION
+        assert [row.metric for row in judgement.metrics if row.verdict is Verdict.REGRESSION] == ["heating"]
+    assert heated(make, {"heating": 0.06}, start_c=38.0).verdict is Verdict.REGRESSION
+    assert heated(make, {"heating": 0.06}, uuid="GPU-7").verdict is Verdict.PASS
+
+
+def test_degrees_are_judged_by_themselves_on_the_same_card_and_start(make: SimpleNamespace) -> None:
+    """8 degC more on the same card is red by its degrees, once, not a second time by what is made of them."""
+    judgement = heated(make, {"heating": 0.1, "core_temp_end": 70.0})
+    assert [row.metric for row in judgement.metrics if row.verdict is Verdict.REGRESSION] == ["core_temp_end"]
+    assert make.row(judgement, "heating").reason == "the degrees themselves are compared"
+
+
+def test_one_hot_gpu_among_others(make: SimpleNamespace) -> None:
+    """A node whose GPUs were 3 degC apart and now are 14 has one that is not cooled; another node's degrees aside."""
+    judgement = heated(make, {"core_temp_spread": 14.0}, uuid="GPU-7")
+    assert [row.metric for row in judgement.metrics if row.verdict is Verdict.REGRESSION] == ["core_temp_spread"]
+    assert heated(make, {"core_temp_spread": 12.0}, uuid="GPU-7").verdict is Verdict.PASS
