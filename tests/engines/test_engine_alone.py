@@ -20,7 +20,7 @@ from pytest_charllm.engines.native.world import World
 from pytest_charllm.errors import BadInput
 from pytest_charllm.records import Pass, RankReport, RankRequest, tier
 from pytest_charllm.records.faults import parse_fault
-from pytest_charllm.scenario import Precision, Recompute
+from pytest_charllm.scenario import Precision, Recompute, Sharding
 from pytest_charllm.scenario.flops import hardware_flops_per_step
 from pytest_charllm.scenario.models import shape
 
@@ -195,8 +195,8 @@ def test_no_compiler_is_one_line(make_request: MakeRequest, monkeypatch: pytest.
 
 def test_what_cannot_be_trained_is_refused(make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line before anything is built."""
-    with pytest.raises(BadInput, match="mixtral"):
-        timed(make_request, model="mixtral-8x7b")
+    with pytest.raises(BadInput, match="native does not do sharding zero1"):
+        timed(make_request, sharding=Sharding.ZERO1)
     with pytest.raises(BadInput, match="needs 2 ranks, this launch has 1"):
         timed(make_request, dp=2)
     with pytest.raises(BadInput, match="megatron"):
@@ -223,3 +223,16 @@ def test_compiled_blocks_train_alike(
     for here, there in zip(report.grad_norms, report.reference.grad_norms, strict=True):
         assert here == pytest.approx(there, rel=2e-2)
     assert report.flops_per_step == hardware_flops_per_step(request.scenario)
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_a_mixture_is_timed_by_the_routing_it_asks_for(make_request: MakeRequest, real: bool) -> None:
+    """Balanced routing where real was asked times other work; a report that does not say how uneven it was explains
+    no slow step."""
+    report = timed(make_request, model="tiny-mixtral", real_routing=real)
+    assert report.expert_backend == "bmm"
+    if real:
+        assert report.expert_imbalance is not None
+        assert report.expert_imbalance > 1
+    else:
+        assert report.expert_imbalance is None

@@ -8,10 +8,9 @@ import torch
 from pytest_charllm.engines.native.attention import answering_backend, attend
 from pytest_charllm.engines.native.model import Decoder
 from pytest_charllm.engines.native.weights import initialize
-from pytest_charllm.scenario.models import Family, models, parameter_list, shape
+from pytest_charllm.scenario.models import models, parameter_list, shape
 
 CPU = torch.device("cpu")
-DENSE = [name for name, each in models().items() if each.family is not Family.MIXTRAL]
 
 
 def decoder(name: str, seed: int = 1, seq: int = 32) -> Decoder:
@@ -21,7 +20,7 @@ def decoder(name: str, seed: int = 1, seq: int = 32) -> Decoder:
     return model
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", models())
 def test_parameters_are_those_on_paper(name: str) -> None:
     """Names and order decide the seeded weights, shapes decide everything else."""
     with torch.device("meta"):

@@ -104,7 +104,22 @@ def test_microbatch_sweep_of_the_study(model: str, text: str, microbatch: int) -
         ("llama3-8b.dp8.mb3.gb32", "h200:1x8", "batch: global batch 32 does not divide by mb3 x dp8"),
         ("llama3-8b.tp8.mb1.dist-opt", "h200:1x8", "engine: native does not do distributed optimizer (asked True)"),
         ("llama3-8b.dp8.mb1.fp8.lora32", "h200:1x8", "fp8: adapters and frozen layers are not in fp8, asked lora32"),
-        ("mixtral-8x7b.1L.mb1", "h200:1x1", "engine: native does not build mixtral models (asked mixtral-8x7b)"),
+        (
+            "mixtral-8x7b.pp2+zbv.mb1.eager",
+            "h200:1x2",
+            "experts: zbv takes the backward pass apart, one through experts",
+        ),
+        ("mixtral-8x7b.dp8+ep8.mb1.fp8", "h200:1x8", "experts: grouped products are not done in fp8"),
+        (
+            "mixtral-8x7b.dp8+ep4.mb1.dist-opt",
+            "h200:1x8",
+            "experts: dist-opt shares among all data-parallel ranks, ep4",
+        ),
+        ("mixtral-8x7b.dp8+ep2+hsdp2.mb1", "h200:1x8", "experts: hsdp shares among neighbours, ep2 gives them other"),
+        ("mixtral-8x7b.mb1.seq31", "h200:1x1", "experts: 62 copies of a microbatch's tokens do not divide by 8"),
+        ("mixtral-8x7b.tp8.mb1.seq24", "h200:1x8", "experts: 48 copies of a microbatch's tokens do not divide by 64"),
+        ("mixtral-8x7b.dp8+fsdp.mb1.recompute-selective", "h200:1x8", "experts: torch cannot recompute selectively"),
+        ("tiny-mixtral.dp3+fsdp.mb4", "cpu:1x3", "experts: neither 8 experts nor their layers divide by 3 ranks"),
         ("llama3-70b.mb1", "h200:1x1", "memory: about 1"),
         ("llama3-70b.dp8+fsdp.mb1", "h100:1x8", "memory: about"),
     ],
@@ -129,6 +144,8 @@ def test_each_rule_says_what_is_wrong(key: str, assumed: str, reason: str) -> No
         ("tiny-llama.dp2.mb2", "cpu"),
         ("tiny-gpt.dp2+fsdp.mb2.gb8.fp32.eager", "cpu"),
         ("tiny-llama.cp2.mb2", "cpu:1x2"),
+        ("tiny-mixtral.dp2+ep2+fsdp.mb2", "cpu:1x2"),
+        ("mixtral-8x7b.2L.mb1.real-routing", "h200:1x1"),
         ("llama3-8b.tp4cp4+ring.mb1", "h200:2x8"),
         ("llama3-8b.cp8+fsdp.mb1", "h200:1x8"),
     ],
@@ -176,7 +193,7 @@ def test_memory_refuses_only_beyond_the_margin() -> None:
 def test_unknown_engine_names_the_known_ones() -> None:
     """Not a KeyError at collection."""
     scenario = Scenario(work=Training(model="llama3-8b", microbatch=1), engine="megatorn")
-    assert unsupported(scenario) == "'megatorn' is not known; engines: native"
+    assert unsupported(scenario) == f"'megatorn' is not known; engines: {', '.join(ENGINES)}"
 
 
 def test_native_does_what_it_says() -> None:

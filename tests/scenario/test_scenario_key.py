@@ -69,6 +69,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         distributed_optimizer=draw(st.booleans()),
         lora=draw(st.integers(0, 64)),
         chunked_loss=draw(st.booleans()),
+        real_routing=draw(st.booleans()),
         reduce_bucket=draw(st.just(500_000_000) | st.integers(1, 10**11)),
         prefetch_bucket=draw(st.just(50_000_000) | st.integers(0, 10**11)),
         live_parameters=draw(st.just(1_000_000_000) | st.integers(0, 10**11)),
@@ -122,7 +123,7 @@ def test_normal_form_is_the_same_work(scenario: Scenario) -> None:
 TOKENS = (
     "llama3-8b", "8L", "32L", "tp8pp4", "dp8+fsdp", "pp4+1f1b", "mb1", "mb02", "gb8", "seq8192", "seq64",
     "recompute-full", "recompute-none", "fp32", "fp8", "bf16", "no-overlap", "dist-opt", "lora32", "lora0",
-    "chunked-loss", "eager", "native", "", "MB1", "x",
+    "chunked-loss", "real-routing", "eager", "native", "", "MB1", "x",
 )  # fmt: skip
 
 
@@ -162,6 +163,10 @@ def test_keys_are_refused_or_canonical(key: str) -> None:
                 layout=Layout(dp=8, sharding=Sharding.HSDP, replicas=2),
                 options=Options(recompute=Recompute.SELECTIVE, precision=Precision.FP32, compile=False),
             ),
+        ),
+        (
+            "mixtral-8x7b.2L.mb1.real-routing",
+            Scenario(work=Training(model="mixtral-8x7b", layers=2, microbatch=1), options=Options(real_routing=True)),
         ),
         (
             "llama3-8b.pp4+gpipe+s10-9-9-4.mb1",
@@ -223,6 +228,7 @@ def test_stages_of_a_reduced_model_are_compared_with_its_own_layers() -> None:
         ("llama3-1b.pp2dp1.mb2", "write 'pp2'"),
         ("llama3-1b.dp2tp2.mb2", "write 'tp2dp2'"),
         ("llama3-1b.mb2.native", "write 'llama3-1b.mb2'"),
+        ("llama3-1b.mb2.real-routing", "write 'llama3-1b.mb2'"),
         ("lama.mb2", "model 'lama' is not known"),
         ("", "model '' is not known"),
         ("llama3-1b." + "mb1." * 40, "characters, at most 120"),
