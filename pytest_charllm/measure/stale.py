@@ -14,6 +14,7 @@ WARMING_S = 5.0
 
 POWERS = ("power_instant_w", "power_average_w")
 COUNTERS = ("energy_j", "package_energy_j")
+CLOCK = "sm_clock_mhz"
 TEMPERATURES = ("core_temp_c", "hbm_temp_c", "package_temp_c")
 
 
@@ -56,7 +57,9 @@ def stale(
 
 def _moved(power: str, series_of: Callable[[str], Series], left_ns: int, right_ns: int, refresh_ns: int) -> str | None:
     """Who saw the load change while this power sensor did not."""
-    for other in POWERS:
+    fine = any(power_w % 1 for power_w in within(series_of(power), left_ns, right_ns).values)
+    # Held at its cap, a power in whole watts stands still for real while the clock moves.
+    for other in (*POWERS, *((CLOCK,) if fine else ())):
         if other != power and len(set(within(series_of(other), left_ns, right_ns).values)) > 1:
             return f" while {other} moved"
     for counter in COUNTERS:
