@@ -263,6 +263,7 @@ def deepspeed(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broke
             shape.experts and layout.sharding not in (Sharding.ZERO1, Sharding.ZERO2),
             f"the gradient norm of {shape.name}'s experts right with zero1 and zero2 alone",
         ),
+        (shape.experts and not scenario.options.real_routing, "no balanced routing; ask for real_routing=True"),
         (compiled and zero3, "no compiled blocks with zero3, whose hooks are inside of them; ask for compile=False"),
         (compiled and shape.experts, "no compiled experts, whose sizes follow the routing; ask for compile=False"),
     )
