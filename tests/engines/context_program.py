@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from pytest_charllm.engines.native.attention import attend
 from pytest_charllm.engines.native.context import Context
-from pytest_charllm.engines.native.counting import Unfolded, counting_flops
+from pytest_charllm.engines.native.counting import CollectiveCounter, counting_flops
 from pytest_charllm.engines.native.mesh import Axis
 
 
@@ -40,7 +40,7 @@ def check(context: Context, heads: int, kv_heads: int) -> None:
     expected = attend(*whole)
     expected.backward(upstream)
     parts = [context.part(x, dim=1).clone().requires_grad_() for x in inputs]
-    with counting_flops() as flops, Unfolded():
+    with counting_flops() as flops, CollectiveCounter({}):
         out = context.attend(*parts)
         out.backward(context.part(upstream, dim=1))
     torch.testing.assert_close(out, context.part(expected.detach(), dim=1))

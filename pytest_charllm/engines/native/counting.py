@@ -45,7 +45,8 @@ class CollectiveCounter(TorchDispatchMode):
     """Counts the collectives of this rank, also those that DDP's reducer and FSDP's hooks issue.
 
     `labels`: group name -> axis. A scalar belongs to the world, whatever the group: it is a loss or a norm. What goes
-    over a group without a label belongs to `default`.
+    over a group without a label belongs to `default`. What the engine's own operators do inside is seen here, and so by
+    the modes around this one.
     """
 
     def __init__(self, labels: Mapping[str, str], default: str = "world") -> None:
@@ -55,6 +56,9 @@ class CollectiveCounter(TorchDispatchMode):
         self._bytes: Counter[tuple[str, str]] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in OPERATORS:
+            with self:
+                return OPERATORS[func](*args, **(kwargs or {}))
         if func.namespace in ("c10d", "_c10d_functional"):
             self._add(func._schema.name, args)
         return func(*args, **(kwargs or {}))
@@ -87,13 +91,6 @@ class CollectiveCounter(TorchDispatchMode):
             elif isinstance(arg, str) and arg in self._labels:
                 return self._labels[arg]
         return self._default
-
-
-class Unfolded(TorchDispatchMode):
-    """Shows the modes outside of it what the engine's own operators do inside."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return OPERATORS.get(func, func)(*args, **(kwargs or {}))
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import torch
 from msgspec import structs
 
 from pytest_charllm.engines.errors import NonFinite
-from pytest_charllm.engines.native.counting import Unfolded, counting_flops
+from pytest_charllm.engines.native.counting import counting_flops
 from pytest_charllm.engines.native.experts import expert_imbalance
 from pytest_charllm.engines.native.reference import train_reference
 from pytest_charllm.engines.native.setup import Setup
@@ -43,7 +43,6 @@ def run(setup: Setup, progress: Progress) -> RankReport:
         torch.compiler.set_stance("force_eager"),
         counting_flops() as flops,
         step.counting_collectives() as collectives,
-        Unfolded(),
     ):
         step(request.diagnostic_steps)
     flops_per_step = world.total(flops())
