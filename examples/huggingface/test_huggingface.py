@@ -5,9 +5,9 @@ import pytest
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from pathlib import Path  # noqa: E402
+from pathlib import Path
 
-from pytest_charllm import Script, scenarios  # noqa: E402
+from pytest_charllm import Script, scenarios
 
 TRAIN = Path(__file__).with_name("train.py")
 

@@ -70,6 +70,7 @@ def main() -> None:
                 logging_steps=10,
                 save_strategy="no",
                 report_to=[],
+                ddp_find_unused_parameters=False,
                 use_cpu=not torch.cuda.is_available(),
             ),
         ).train()

@@ -198,7 +198,7 @@ class Policy:
         if grounds.failed or any(row.verdict is Verdict.REGRESSION for row in rows):
             return grounds.judgement(Verdict.REGRESSION, red(rows, grounds.failed), rows, findings)
         if not against.runs:
-            return grounds.judgement(Verdict.NO_BASELINE, against.reason, rows, findings)
+            return grounds.judgement(Verdict.NO_BASELINE, against.reason.removeprefix("not judged: "), rows, findings)
         reason = undecided(rows, asked.required) or (UNCHECKED if asked.checks and not grounds.checks else None)
         if reason is not None:
             return grounds.judgement(Verdict.INCONCLUSIVE, reason, rows, findings)
