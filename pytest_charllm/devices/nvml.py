@@ -120,16 +120,15 @@ class NvmlSource:
             told, self._revival.events = tuple(self._revival.events), []
         if told:
             return told
-        if self._xids is None:
-            time.sleep(timeout_s)
-            return ()
-        try:
-            return self._xids.wait(timeout_s)
-        except NvmlError as refused:
-            if refused.code not in table.STALE:
-                self._xids = None
-            time.sleep(min(timeout_s, 0.1))
-            return ()
+        xids = self._xids
+        if xids is not None:
+            try:
+                return xids.wait(timeout_s)
+            except NvmlError as refused:
+                if refused.code not in table.STALE:
+                    self._xids = None
+        time.sleep(timeout_s)
+        return ()
 
     def _pass(self, gpu: _Gpu, wanted: Collection[str]) -> dict[str, Answer]:
         """Every wanted quantity with its value, its refusal, or why it cannot be decoded: fields first, in one call."""
@@ -207,15 +206,18 @@ class NvmlSource:
             return None
 
     def _revive_if_stale(self, answers: Iterable[Answer], now_ns: int) -> None:
-        """Start the library anew where nothing but that can help. Other threads read on, into refusals at worst."""
-        codes = [answer.code for answer in answers if isinstance(answer, NvmlError)]
-        if not codes or not table.STALE.issuperset(codes) or now_ns < self._revival.not_before_ns:
+        """Start the library anew where a whole pass was refused in a way that nothing else can help. Other threads
+        read on meanwhile, into refusals at worst."""
+        codes = {answer.code if isinstance(answer, NvmlError) else table.SUCCESS for answer in answers}
+        if not codes or not codes <= table.STALE or now_ns < self._revival.not_before_ns:
             return
+        refused_by = table.code_name(min(codes))
         with self._revival.lock:
             if now_ns < self._revival.not_before_ns:
                 return
             self._revival.not_before_ns = now_ns + round(self._revival.wait_s * 1e9)
             self._revival.wait_s = min(2 * self._revival.wait_s, _REVIVE_AT_MOST_S)
+            self._xids = None
             optional(self._nvml, "nvmlShutdown")
             try:
                 call(self._nvml, "nvmlInit")
@@ -224,8 +226,8 @@ class NvmlSource:
                     gpm, ring, _ = extras(self._nvml, gpu.handle, uuid, self._clock)
                     gpu.found = gpu.found._replace(gpm=gpm, ring=ring)
             except NvmlError as refused:
-                said = f"NVML answered {table.code_name(codes[0])}; starting it anew failed: {refused}"
+                said = f"NVML answered {refused_by}; starting it anew failed: {refused}"
             else:
-                said = f"NVML answered {table.code_name(codes[0])} and was started anew"
+                said = f"NVML answered {refused_by} and was started anew"
                 self._xids = self._xid_events()
             self._revival.events.append(EventLine(kind="restarted", mono_ns=now_ns, text=said))

@@ -145,7 +145,9 @@ def choose(table: Mapping[str, T], machine: Machine) -> T | None:
         if name != "*":
             resolve(name)
     names = [machine.variant, CATALOGUE[machine.variant].family]
-    if not machine.is_cpu:
+    if machine.simulated:
+        names = ["cpu"]  # which does the training, whatever the sensors say
+    elif not machine.is_cpu:
         names.append("*")
     entries = (table.get(f"{name}:{machine.shape}") for name in names)
     return next((entry for entry in entries if entry is not None), None)

@@ -245,6 +245,15 @@ def test_fault_04_what_never_comes_back_is_no_measurement(clock, window_of):
     assert (value.value, value.reason is not None) == (None, True)
 
 
+def test_one_refused_field_does_not_restart_the_library(nvml):
+    """A card polled fast answers Unknown for a field now and then: shutting NVML down would cost every GPU a pass."""
+    source = NvmlSource(nvml, ())
+    nvml.fields[(186, 0)] = 999
+    assert source.read(nvml.UUID, QUANTITIES).missing["power_instant_w"] == "Unknown (999)"
+    assert "nvmlShutdown" not in nvml.called
+    assert source.wait_events(0.0) == ()
+
+
 def test_fault_12_instances_of_one_gpu_are_that_gpu_once(nvml):
     """Power, heat and clocks of a MIG instance are those of the whole board: two are not twice as many watts."""
     nvml.answers |= {
