@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pytest_charllm.hardware import Machine
 from pytest_charllm.measure.checks import checks, unchecked
 from pytest_charllm.measure.energy import energy
+from pytest_charllm.measure.health import slow_devices, suspended, troubles
 from pytest_charllm.measure.observations import launch_findings, power_capped, sampler_findings, spoiled
 from pytest_charllm.measure.script import NO_WINDOW, script_findings, semantics, windowed
 from pytest_charllm.measure.steps import step_findings, unusable
@@ -29,25 +30,26 @@ def measure(launch: Launch, trace: Trace | None, machine: Machine) -> Measuremen
     findings = launch_findings(launch)
     values = {metric: missing(metric, reason or "the diagnostic pass contributes no time") for metric in METRICS}
     windows: tuple[DeviceWindow, ...] = ()
-    disagreements: list[Finding] = []
+    taints: list[Finding] = []
     if reason is None and launch.pass_ is Pass.TIMED:
         windows, absent = device_windows(launch, trace, machine.is_cpu)
         if is_script and launch.ranks[0].window is None:
             absent = NO_WINDOW
-        measured, disagreements = _values(launch, machine, windows, absent)
+        measured, taints = _values(launch, machine, windows, absent)
         values |= measured
-        findings += [*step_findings(launch.ranks, machine.is_cpu), *disagreements]
+        taints += troubles(trace, windows) if trace is not None else []
+        findings += [*step_findings(launch.ranks, machine.is_cpu), *taints, *slow_devices(windows)]
         findings += power_capped(windows, values["mean_power"].value)
         findings += sampler_findings(trace) if trace is not None else []
         findings += script_findings(launch) if is_script else []
-        reason = spoiled(trace, windows)
+        reason = spoiled(trace, windows) or (suspended(trace, windows) if trace is not None else None)
     elif reason is None:
         findings += unchecked(launch.scenario)
     if reason is not None:
         validity = Validity.INVALID
     else:
-        validity = Validity.TAINTED if disagreements else Validity.VALID
-        reason = "; ".join(finding.text for finding in disagreements) or None
+        validity = Validity.TAINTED if taints else Validity.VALID
+        reason = "; ".join(finding.text for finding in taints) or None
     return Measurement(
         launch_id=launch.id,
         scenario_key=launch.scenario.key,

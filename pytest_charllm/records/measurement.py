@@ -11,7 +11,8 @@ from pytest_charllm.scenario.flops import FLOP_FORMULA
 
 
 class Validity(StrEnum):
-    """tainted: usable for speed, with something worth a line (counter and integral disagree a little).
+    """tainted: usable for speed, with something worth a line (counter and integral disagree a little,
+    memory errors were counted).
     invalid: must not be judged."""
 
     VALID = "valid"
