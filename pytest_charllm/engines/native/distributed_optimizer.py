@@ -116,7 +116,8 @@ class Bucket:
                 parameter.register_post_accumulate_grad_hook(self._count)
             at += parameter.numel()
         self.piece = nn.Parameter(self._weights[rank * rows : (rank + 1) * rows])
-        self.reduced = torch.empty_like(self.piece)
+        # Where no other rank shares these weights, as with experts that are all apart, the piece is the whole.
+        self.reduced = torch.empty_like(self.piece) if size > 1 else self._gradients
         self.piece.grad = self.reduced
 
     def _count(self, parameter: Tensor) -> None:
@@ -125,21 +126,24 @@ class Bucket:
             self._start_reducing()
 
     def _start_reducing(self) -> None:
-        group = self.kind.axis.group
-        self._reducing = dist.reduce_scatter_tensor(self.reduced, self._gradients, group=group, async_op=True)
+        if self.kind.axis.size > 1:
+            group = self.kind.axis.group
+            self._reducing = dist.reduce_scatter_tensor(self.reduced, self._gradients, group=group, async_op=True)
 
     def finish_reducing(self) -> None:
         if self._reducing is None:
             self._start_reducing()
-        assert self._reducing is not None
-        self._reducing.wait()
+        if self._reducing is not None:
+            self._reducing.wait()
         self._reducing, self._missing = None, self._expected
         self.reduced.mul_(self._scale)
-        self._gradients.zero_()
 
     def start_gathering(self) -> None:
-        group = self.kind.axis.group
-        self._gathering = dist.all_gather_into_tensor(self._weights, self.piece.data, group=group, async_op=True)
+        """Once the piece is updated: nothing reads the gradients any more."""
+        self._gradients.zero_()
+        if self.kind.axis.size > 1:
+            group = self.kind.axis.group
+            self._gathering = dist.all_gather_into_tensor(self._weights, self.piece.data, group=group, async_op=True)
 
     def finish_gathering(self) -> None:
         if self._gathering is not None:

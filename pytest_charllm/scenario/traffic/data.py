@@ -78,20 +78,21 @@ def _ddp(scenario: Scenario, held: Held, bucket_cap_bytes: int) -> list[Call]:
 def _distributed_optimizer(scenario: Scenario, held: Held) -> list[Call]:
     """Each bucket's gradients are scattered and its weights gathered, once a step, in fp32, filled up to the ranks.
     With sequence parallelism the pieces of what every tp rank has whole are summed over tp. What is tied across a
-    pipeline is in buckets of its own."""
+    pipeline is in buckets of its own, and so are experts, which only the ranks with the same ones share."""
     layout, shape = scenario.layout, shape_of(scenario)
-    ranks = layout.dp * layout.cp
     tied = TIED if shape.tied and layout.pp > 1 else ()
-    kinds: dict[tuple[str, bool, bool], list[tuple[int, ...]]] = defaultdict(list)
+    kinds: dict[tuple[int, str, bool, bool], list[tuple[int, ...]]] = defaultdict(list)
     for name, size in reversed(trained(shape, local_parameters(shape, layout, held))):
         partial = layout.tp > 1 and is_summed_over_tp(shape, name, layout.sequence_parallel)
         whole = layout.tp > 1 and placement(shape, name).tp_dim is None
-        kinds[name if name in tied else "", whole, partial].append(size)
+        ranks = expert_copies(layout) if placement(shape, name).expert else layout.dp * layout.cp
+        kinds[ranks, name if name in tied else "", whole, partial].append(size)
     result, pieces = [], 0
-    for (_, _, partial), sizes in kinds.items():
+    for (ranks, _, _, partial), sizes in kinds.items():
         for bucket in in_buckets(sizes, OPTIMIZER_BUCKET_BYTES):
             filled = ceil(bucket / (FP32 * ranks)) * FP32 * ranks
-            result += [Call("reduce-scatter", "dp", filled), Call("all-gather", "dp", filled)]
+            if ranks > 1:
+                result += [Call("reduce-scatter", "dp", filled), Call("all-gather", "dp", filled)]
             pieces += filled // ranks if partial else 0
     if pieces:
         result.append(Call("all-reduce", "tp", pieces))
