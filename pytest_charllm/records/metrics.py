@@ -29,7 +29,7 @@ METRICS: dict[str, Metric] = {
     for metric in (
         Metric(id="throughput", unit="tokens/s/GPU", better=Better.HIGHER, title="tokens/s/GPU"),
         Metric(id="step_time", unit="s", better=Better.LOWER, title="step"),
-        Metric(id="step_cpu_time", unit="s", better=Better.LOWER, title="CPU s/step"),
+        Metric(id="step_cpu_time", unit="s", better=Better.LOWER, title="CPU/step"),
         Metric(id="cost_cpu", unit="x calibration", better=Better.LOWER, title="Gate A"),
         Metric(id="cost_wall", unit="x decoder", better=Better.LOWER, title="Gate B"),
         Metric(id="busyness", unit="wall/CPU", better=Better.NEITHER, title="wall/CPU", relative=False),
@@ -57,6 +57,9 @@ METRICS: dict[str, Metric] = {
         Metric(id="sm_clock_p5", unit="MHz", better=Better.NEITHER, title="SM p5"),
         Metric(id="peak_memory", unit="bytes", better=Better.LOWER, title="memory"),
         Metric(id="compile_time", unit="s", better=Better.LOWER, title="compile"),
+        Metric(id="matmul_time", unit="s", better=Better.LOWER, title="matmul"),
+        Metric(id="copy_time", unit="s", better=Better.LOWER, title="copy"),
+        Metric(id="all_reduce_time", unit="s", better=Better.LOWER, title="all-reduce"),
         Metric(id="mfu", unit="share", better=Better.HIGHER, title="MFU"),
     )
 }

@@ -14,7 +14,7 @@ from pytest_charllm.scenario import Layout, Scenario, Script
 
 PASS, RED = Verdict.PASS, Verdict.REGRESSION
 MARKED = Scenario(work=Script("train.py"), layout=Layout(dp=2))
-LOGGED = Scenario(work=Script("train.py", log="megatron"), layout=Layout(dp=2))
+LOGGED = Scenario(work=Script("train.py", log="megatron-lm"), layout=Layout(dp=2))
 NO_TOKENS = {"throughput": None, "energy_per_token": None, "step_time": 0.2}
 
 

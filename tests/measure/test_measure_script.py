@@ -19,7 +19,7 @@ WARMUP = tier("smoke", is_cpu=True).window.warmup_steps
 WINDOW = tier("smoke", is_cpu=True).window.min_steps
 T0_NS = 5_000_000_000
 SCRIPT = Script("train.py")
-LOGGED = Script("train.py", log="megatron")
+LOGGED = Script("train.py", log="megatron-lm")
 
 
 def marks(steps_s: list[float], *, tokens: int | None = None, cpu_share: float | None = 0.5) -> StepMarks:
@@ -140,13 +140,13 @@ def test_log_of_one_rank_stands_for_all(make: SimpleNamespace) -> None:
         "steps": StepSeries(wall_s=(0.2,) * 24),
         "warmup": Warmup(steps=5, steady=True, reason="steady"),
         "tokens_per_step": 1000,
-        "step_source": "megatron log, printed",
+        "step_source": "megatron-lm log, printed",
     }
     measurement = on_cpu(make, silent, telling, script=LOGGED)
 
     assert measurement.validity is Validity.VALID, measurement.reason
     assert measurement.number("throughput") == pytest.approx(2500)
-    assert measurement.semantics == {"step_time": "megatron log, printed", "tokens_per_step": "told by the script"}
+    assert measurement.semantics == {"step_time": "megatron-lm log, printed", "tokens_per_step": "told by the script"}
     assert "a log does not say when its steps ran" in str(measurement.values["mean_power"].reason)
     assert measurement.values["step_cpu_time"].reason == "a log does not tell CPU time"
 

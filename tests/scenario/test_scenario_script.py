@@ -53,7 +53,7 @@ def test_arguments_are_work_and_measuring_is_not() -> None:
     assert key(Script("train.py", args=["a"])) != key(TRAIN)
     for same in (
         Script("there/train.py"),
-        Script("train.py", log="megatron"),
+        Script("train.py", log="megatron-lm"),
         Script("train.py", tokens_per_step=8),
         Script("train.py", silence_s=5),
     ):

@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from pytest_charllm.engines.progress import Progress
-from pytest_charllm.engines.script.log import told_by_log
+from pytest_charllm.engines.script.log import reader_of, told_by_log
 from pytest_charllm.engines.script.marks import read_marks
 from pytest_charllm.engines.script.names import PHASE, steps_file
 from pytest_charllm.engines.script.program import expand, run_program
@@ -30,6 +30,7 @@ def run(request: RankRequest, progress: Progress) -> RankReport:
         raise BadInput(f"a script has no {request.pass_} pass")
     if request.faults:
         raise BadInput(f"fault {format_fault(request.faults[0])}: nothing can be injected into a script")
+    reader_of(script)
     world, folder = int(os.environ["WORLD_SIZE"]), Path(request.out_dir)
     steps, out = steps_file(folder, rank), folder / "out"
     progress(PHASE)

@@ -15,10 +15,17 @@ from pytest_charllm.scenario import Script
 AUTO = "auto"
 
 
+def reader_of(script: Script) -> str | None:
+    """Name of its log reader, None to find out. Raises `BadInput` for one that does not exist: before the training."""
+    reader = None if script.log == AUTO else script.log
+    read_logs([], reader)
+    return reader
+
+
 def told_by_log(report: RankReport, script: Script, file: Path | None, window: WindowRule) -> RankReport:
     """The report with the steps that the log tells of. Raises `NonFinite` where a training loss in it is no number."""
     paths = [file] if file is not None else _outputs()
-    result = read_logs(paths, None if script.log == AUTO else script.log, window=window)
+    result = read_logs(paths, reader_of(script), window=window)
     if isinstance(result, LogSteps):
         return _with_steps(report, result)
     if result.status is LogStatus.NOT_FINITE:
