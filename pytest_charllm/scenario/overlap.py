@@ -1,4 +1,4 @@
-"""Where the overlap switch really changes something. Where it does not, on and off are the same work: an A/A control."""
+"""Where the overlap switch changes something. Where it does not, on and off are the same work: an A/A control."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def overlap_of(scenario: Scenario, is_cpu: bool) -> tuple[Overlap, ...]:
     | dp, distributed optimizer | as DDP; weights are gathered while the forward pass goes on | one after the other |
     | dp, fsdp and hsdp | FSDP2's own streams | its collectives in the stream of the computation |
     | tp | products and transfers in pieces (async tensor parallel) | one after the other |
+    | cp, ring | keys and values travel while those that are here are attended to | one after the other |
     """
     layout, options = scenario.layout, scenario.options
     found: list[Overlap] = []
@@ -46,10 +47,10 @@ def overlap_of(scenario: Scenario, is_cpu: bool) -> tuple[Overlap, ...]:
         found.append(Overlap("tp", not reason, reason))
     reasons = {
         "pp": "a pipeline's schedule sends while it computes, always",
-        "cp": "attention waits for what it exchanges",
+        "cp": "" if layout.ring else "attention waits for what it exchanges",
         "ep": "experts wait for their tokens",
     }
-    found += [Overlap(axis, False, why) for axis, why in reasons.items() if getattr(layout, axis) > 1]
+    found += [Overlap(axis, not why, why) for axis, why in reasons.items() if getattr(layout, axis) > 1]
     return tuple(found)
 
 

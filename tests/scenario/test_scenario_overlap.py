@@ -16,6 +16,7 @@ from pytest_charllm.scenario.overlap import no_effect, overlap_of
         ("llama3-8b.dp2+fsdp.mb1", False, {"dp": True}),
         ("llama3-8b.dp2+fsdp.mb1", True, {"dp": False}),
         ("llama3-8b.cp2.mb1", False, {"dp": True, "cp": False}),
+        ("llama3-8b.cp2+ring.mb1", False, {"dp": True, "cp": True}),
         ("llama3-8b.tp2.mb1", False, {"tp": True}),
         ("llama3-8b.tp2.mb1.eager", False, {"tp": False}),
         ("llama3-8b.tp2+nosp.mb1", False, {"tp": False}),

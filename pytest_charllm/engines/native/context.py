@@ -19,7 +19,9 @@ from pytest_charllm.engines.native.tensor import c10d
 
 
 class Context:
-    """One context-parallel group. At size 1 a rank has whole sequences."""
+    """One context-parallel group. At size 1 a rank has whole sequences. `overlap`: a ring sends while it computes."""
+
+    overlap = True
 
     def __init__(self, axis: Axis, ring: bool = False) -> None:
         self.size, self.rank, self.ring = axis.size, axis.rank, ring and axis.size > 1
@@ -40,7 +42,7 @@ class Context:
         if self.size == 1:
             return attend(q, k, v)
         if self.ring:
-            return ring_attention(q, k, v, self.group)[0]
+            return ring_attention(q, k, v, self.group, self.overlap)[0]
         return self._to_tokens(attend(*self._to_heads(q, k, v)))
 
     def _to_heads(self, *parts: Tensor) -> tuple[Tensor, ...]:

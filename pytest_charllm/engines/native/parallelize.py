@@ -78,6 +78,7 @@ def _build(scenario: Scenario, shape: ModelShape, stage: Stage, seq: int, world:
         model = Decoder(shape, world.mesh, stage, layout.sequence_parallel, layout.ring)
     model.seq = seq // layout.cp
     model.routing.real = real_routing
+    model.context.overlap = options.overlap
     if options.chunked_loss:
         model.chunk_loss = chunk_loss
     for block in _blocks(model):

@@ -29,10 +29,11 @@ def kernel(device: torch.device) -> str:
     return "flash" if device.type == "cuda" else "flash_for_cpu"
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, group: str) -> tuple[Tensor, Tensor]:
+def forward(q: Tensor, k: Tensor, v: Tensor, group: str, overlap: bool) -> tuple[Tensor, Tensor]:
     """q (batch, tokens of this rank, heads, head_dim), k and v perhaps with fewer heads -> (output as q, log-sum-exp
-    (batch, heads, tokens) in fp32). `group`: the name of the process group. Collective, as `backward` is."""
-    ring = _Ring(group)
+    (batch, heads, tokens) in fp32). `group`: the name of the process group. Without `overlap` a hop waits for the next
+    keys before it attends to those that are here. Collective, as `backward` is."""
+    ring = _Ring(group, overlap)
     keys_values = torch.stack([k, v])
     out = lse = torch.empty(0)
     for hop in range(ring.size):
@@ -50,10 +51,10 @@ def forward(q: Tensor, k: Tensor, v: Tensor, group: str) -> tuple[Tensor, Tensor
 
 
 def backward(
-    gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, group: str
+    gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, group: str, overlap: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k and v. They are summed, and those of k and v travel, in fp32."""
-    ring = _Ring(group)
+    ring = _Ring(group, overlap)
     keys_values = torch.stack([k, v])
     q_gradient = kv_gradient = torch.empty(0)
     for hop in range(ring.size):
@@ -79,7 +80,8 @@ def backward(
 
 
 class _Ring:
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, overlap: bool) -> None:
+        self._overlap = overlap
         self._group = _resolve_process_group(GroupName(group))
         self.size, self.rank = self._group.size(), self._group.rank()
 
@@ -95,10 +97,12 @@ class _Ring:
         )
 
         def arrived() -> Tensor:
-            for work in works:
-                work.wait()
+            while works:
+                works.pop().wait()
             return received
 
+        if not self._overlap:
+            arrived()
         return arrived
 
     def unmasked(self, hop: int, tokens: int) -> tuple[slice, slice]:
@@ -160,24 +164,24 @@ OPERATORS: dict[Any, Callable[..., Any]] = {
 
 
 @ring_attention.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, group: str) -> tuple[Tensor, Tensor]:
+def _(q: Tensor, k: Tensor, v: Tensor, group: str, overlap: bool) -> tuple[Tensor, Tensor]:
     return q.new_empty(q.shape), q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)
 
 
 @_ring_attention_backward.register_fake
 def _(
-    gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, group: str
+    gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, group: str, overlap: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, ctx.group = inputs
+    q, k, v, ctx.group, ctx.overlap = inputs
     ctx.save_for_backward(q, k, v, *output)
 
 
-def _differentiate(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor, Tensor, Tensor, None]:
-    return (*_ring_attention_backward(gradient, *ctx.saved_tensors, ctx.group), None)
+def _differentiate(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    return (*_ring_attention_backward(gradient, *ctx.saved_tensors, ctx.group, ctx.overlap), None, None)
 
 
 ring_attention.register_autograd(_differentiate, setup_context=_keep)
