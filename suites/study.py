@@ -22,3 +22,19 @@ LLAMA3_70B = Rows(
     },
     global_batch=128,
 )
+MIXTRAL_8X7B = Rows(
+    "mixtral-8x7b",
+    {
+        "h200-sxm:4x8": "dp32+ep8 tp2dp16+ep4",
+        "h100-sxm:8x8": "pp2dp32+ep8 tp4dp16+ep4 tp2pp2dp16+ep4 pp4dp16+ep4",
+    },
+    global_batch=128,
+)
+MIXTRAL_8X22B = Rows(
+    "mixtral-8x22b",
+    {
+        "h200-sxm:4x8": "pp4dp8+ep8 tp2pp2dp8+ep8 tp4dp8+ep8",
+        "h100-sxm:8x8": "tp8dp8+ep8 tp4pp2dp8+ep8 tp2pp4dp8+ep8 pp8dp8+ep8",
+    },
+    global_batch=128,
+)

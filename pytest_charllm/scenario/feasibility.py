@@ -121,6 +121,8 @@ def schedule(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken
         return Broken("schedule", f"{name} takes the backward pass apart, a compiled block cannot; write .eager")
     if name in V_SHAPES and options.recompute is not Recompute.NONE:
         return Broken("schedule", f"{name} takes the backward pass apart, and would recompute again for every weight")
+    if name in V_SHAPES and options.precision is Precision.FP8:
+        return Broken("schedule", f"{name} takes the backward pass apart, an fp8 layer would do all of it twice")
     if layout.sharding in (Sharding.FSDP, Sharding.HSDP) and layout.stages_per_rank > _GATHERED_STAGES:
         asked = f"{layout.stages_per_rank} stages of a rank"
         return Broken("schedule", f"{layout.sharding} keeps at most {_GATHERED_STAGES} of the {asked} gathered")
@@ -187,10 +189,6 @@ def mixture(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken 
         return Broken("experts", f"{schedule_of(layout)} takes the backward pass apart, one through experts does not")
     if options.precision is Precision.FP8:
         return Broken("experts", "grouped products are not done in fp8")
-    if layout.ep > 1 and options.distributed_optimizer:
-        return Broken(
-            "experts", f"dist-opt shares among all data-parallel ranks, ep{layout.ep} gives them other experts"
-        )
     if layout.ep > 1 and layout.sharding is Sharding.HSDP:
         return Broken("experts", f"hsdp shares among neighbours, ep{layout.ep} gives them other experts; use fsdp")
     senders = layout.cp * (layout.tp if layout.sequence_parallel else 1)
@@ -219,6 +217,11 @@ def sharding(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken
             return Broken("sharding", f"hsdp{layout.replicas} does not split dp{layout.dp} into groups of ranks")
     elif layout.replicas > 1:
         return Broken("sharding", f"{layout.replicas} replicas belong to hsdp, not to sharding {layout.sharding}")
+    if scenario.options.distributed_optimizer:
+        if layout.dp * layout.cp == 1:
+            return Broken("sharding", "dist-opt needs dp or cp above 1, to share with")
+        if layout.sharding is not Sharding.NONE:
+            return Broken("sharding", f"dist-opt shares what {layout.sharding} has sharded already; ask for one")
     return None
 
 

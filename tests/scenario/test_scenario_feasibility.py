@@ -102,7 +102,8 @@ def test_microbatch_sweep_of_the_study(model: str, text: str, microbatch: int) -
         ("llama3-8b.dp8+hsdp3.mb1", "h200:1x8", "sharding: hsdp3 does not split dp8 into groups of ranks"),
         ("llama3-8b.dp8+hsdp8.mb1", "h200:1x8", "sharding: hsdp8 does not split dp8 into groups of ranks"),
         ("llama3-8b.dp8.mb3.gb32", "h200:1x8", "batch: global batch 32 does not divide by mb3 x dp8"),
-        ("llama3-8b.tp8.mb1.dist-opt", "h200:1x8", "engine: native does not do distributed optimizer (asked True)"),
+        ("llama3-8b.tp8.mb1.dist-opt", "h200:1x8", "sharding: dist-opt needs dp or cp above 1, to share with"),
+        ("llama3-8b.dp8+fsdp.mb1.dist-opt", "h200:1x8", "sharding: dist-opt shares what fsdp has sharded already"),
         ("llama3-8b.dp8.mb1.fp8.lora32", "h200:1x8", "fp8: adapters and frozen layers are not in fp8, asked lora32"),
         (
             "mixtral-8x7b.pp2+zbv.mb1.eager",
@@ -110,11 +111,6 @@ def test_microbatch_sweep_of_the_study(model: str, text: str, microbatch: int) -
             "experts: zbv takes the backward pass apart, one through experts",
         ),
         ("mixtral-8x7b.dp8+ep8.mb1.fp8", "h200:1x8", "experts: grouped products are not done in fp8"),
-        (
-            "mixtral-8x7b.dp8+ep4.mb1.dist-opt",
-            "h200:1x8",
-            "experts: dist-opt shares among all data-parallel ranks, ep4",
-        ),
         ("mixtral-8x7b.dp8+ep2+hsdp2.mb1", "h200:1x8", "experts: hsdp shares among neighbours, ep2 gives them other"),
         ("mixtral-8x7b.mb1.seq31", "h200:1x1", "experts: 62 copies of a microbatch's tokens do not divide by 8"),
         ("mixtral-8x7b.tp8.mb1.seq24", "h200:1x8", "experts: 48 copies of a microbatch's tokens do not divide by 64"),
