@@ -52,11 +52,13 @@ LOOPED: dict[str, Callable[..., Any]] = {
 class TrainingStage(PipelineStage):
     """A stage that receives into no more buffers than it needs, and as the last one returns the loss.
 
+    `targets`: (microbatches, microbatch, seq / cp) of the step.
+
     torch would take a loss of the logits, which then stay in memory until the next microbatch has its own. So the
     decoder is given the targets; as no keyword argument of torch's, since it looks at those as if at activations.
     """
 
-    targets: Sequence[Tensor] = ()
+    targets: Tensor | None = None
     buffers: Buffers | None = None
     _number = 0
 
@@ -90,10 +92,12 @@ class TrainingStage(PipelineStage):
         if not self.is_first:
             # A backward pass for activations alone leaves their gradient here, and the next would be added to it.
             for received in self.args_recv_info[bwd_chunk_id]:
+                assert received.buffer is not None, "every stage but the first receives"
                 received.buffer.grad = None
 
     def forward_maybe_with_nosync(self, *args: Any, **kwargs: Any) -> Any:
         if self.is_last:
+            assert self.targets is not None, "the step gives them"
             kwargs["targets"] = self.targets[self._number]
         return super().forward_maybe_with_nosync(*args, **kwargs)
 
