@@ -17,13 +17,16 @@ from pytest_charllm.engines.errors import NoCompiler
 from pytest_charllm.engines.native.chunked_loss import chunk_loss
 from pytest_charllm.engines.native.distributed_optimizer import ShardedUpdate
 from pytest_charllm.engines.native.experts import Mixture
+from pytest_charllm.engines.native.fp8 import to_fp8
 from pytest_charllm.engines.native.gradients import Gradients
 from pytest_charllm.engines.native.model import Block, Decoder
+from pytest_charllm.engines.native.overlap import shard_on_one_stream, split_products
 from pytest_charllm.engines.native.update import Update, WholeUpdate
 from pytest_charllm.engines.native.weights import initialize
 from pytest_charllm.engines.native.world import World
 from pytest_charllm.scenario import Precision, Scenario, Sharding
 from pytest_charllm.scenario.models import ModelShape
+from pytest_charllm.scenario.overlap import overlap_of
 from pytest_charllm.scenario.placement import placement
 from pytest_charllm.scenario.stages import Stage, held_stages
 
@@ -63,8 +66,8 @@ def parallelize(
     for stage in stages:
         initialize(stage, seq, world.device, seed, generator_device, mesh)
     if scenario.options.distributed_optimizer:
-        update = ShardedUpdate(stages, mesh, scenario.accumulation, overlap=scenario.options.overlap)
-        return Parallel(stages, stages[0], update)
+        sharded_update = ShardedUpdate(stages, mesh, scenario.accumulation, overlap=scenario.options.overlap)
+        return Parallel(stages, stages[0], sharded_update)
     wrapped = not sharded and mesh.batch.size > 1 and scenario.options.overlap and layout.pp == 1
     update = WholeUpdate(Gradients(stages, mesh, averaged=sharded or wrapped))
     return Parallel(stages, _replicate(stages[0], world) if wrapped else stages[0], update)
@@ -83,15 +86,23 @@ def _build(scenario: Scenario, shape: ModelShape, stage: Stage, seq: int, world:
         model.chunk_loss = chunk_loss
     for block in _blocks(model):
         block.recompute = options.recompute
+    if options.precision is Precision.FP8:
+        for block in _blocks(model):
+            to_fp8(block)
+    overlaps = {axis.axis for axis in overlap_of(scenario, world.device.type == "cpu") if axis.real}
     if options.compile:
-        _compile(model, world.device)
-    if options.precision is Precision.BF16 and not sharded:
+        _compile(model, world.device, sharded)
+        if options.overlap and "tp" in overlaps:
+            split_products(world.mesh.tp)
+    if options.precision is not Precision.FP32 and not sharded:
         model.autocast = torch.bfloat16
         for parameter in model.parameters():
             if not parameter.requires_grad:  # and so never updated: it needs no more digits than its products use
                 parameter.data = parameter.data.to(torch.bfloat16)
     if sharded:
         _shard(model, scenario, world)
+        if not options.overlap and "dp" in overlaps:
+            shard_on_one_stream(model)
     return model
 
 
@@ -126,7 +137,7 @@ def _compile(model: Decoder, device: torch.device, sharded: bool) -> None:
 
 def _shard(model: Decoder, scenario: Scenario, world: World) -> None:
     mesh = world.mesh.device_mesh(world.device)
-    bf16 = scenario.options.precision is Precision.BF16
+    bf16 = scenario.options.precision is not Precision.FP32
     policy = (
         MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if bf16 else MixedPrecisionPolicy()
     )
@@ -147,7 +158,7 @@ def _shard_experts(mixture: Mixture, world: World, policy: MixedPrecisionPolicy,
     ranks = (world.mesh.expert_batch if apart else world.mesh.shard).size
     dim = 0 if mixture.place.local % ranks == 0 else 1
     for experts in (mixture.w1, mixture.w3, mixture.w2):
-        fully_shard(
+        group = fully_shard(
             experts,
             mesh=world.mesh.device_mesh(world.device, expert=apart),
             mp_policy=policy,
@@ -156,9 +167,9 @@ def _shard_experts(mixture: Mixture, world: World, policy: MixedPrecisionPolicy,
         )
         if apart:
             # An average over these ranks would leave out that tokens came from the whole batch.
-            experts.set_gradient_divide_factor(float(world.mesh.batch.size))
+            group.set_gradient_divide_factor(float(world.mesh.batch.size))
             # A sum that is divided afterwards is what every backend can do; torch divides a single rank's twice then.
-            experts.set_force_sum_reduction_for_comms(ranks > 1)
+            group.set_force_sum_reduction_for_comms(ranks > 1)
 
 
 def _replicate(model: Decoder, world: World) -> nn.Module:
