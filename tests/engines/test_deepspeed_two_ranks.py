@@ -100,8 +100,8 @@ def counted(report: RankReport) -> list[tuple[str, str, int, int]]:
     return [(each.op, each.axis, each.count, each.bytes) for each in report.collectives]
 
 
-def on_paper(key: str) -> list[tuple[str, str, int, int]]:
-    return [tuple(row) for row in collectives(parse_key(key))]
+def on_paper(key: str, rank: int = 0) -> list[tuple[str, str, int, int]]:
+    return [tuple(row) for row in collectives(parse_key(key), rank)]
 
 
 @pytest.mark.parametrize("key", SOUND)
@@ -127,11 +127,11 @@ def test_the_engines_learn_alike(answers: Answers, sharding: str) -> None:
     assert there.software.deepspeed is None or there.software == here.software
 
 
-@pytest.mark.parametrize("key", PREDICTED)
+@pytest.mark.parametrize("key", [*PREDICTED, PIPELINED])
 def test_does_the_collectives_on_paper(answers: Answers, key: str) -> None:
     """A change of what DeepSpeed sends: its own log against the model of its buckets and gathers."""
     for report in answers[key]:
-        assert counted(report) == on_paper(key)
+        assert counted(report) == on_paper(key, report.rank)
 
 
 @pytest.mark.parametrize("key", [*PREDICTED, PIPELINED])
@@ -145,13 +145,6 @@ def test_does_the_flops_on_paper(answers: Answers, key: str) -> None:
 def test_counts_the_whole_model(answers: Answers, key: str) -> None:
     """A stage, a shard or a rank's own experts taken for the model."""
     assert {report.parameters for report in answers[key]} == {parameters(shape_of(parse_key(key)))}
-
-
-def test_stages_hand_over_their_activations(answers: Answers) -> None:
-    """Four microbatches there, their gradients back, and nothing else between the stages but two numbers."""
-    for report in answers[PIPELINED]:
-        by_op = {(each.op, each.axis): (each.count, each.bytes) for each in report.collectives}
-        assert by_op["send", "pp"] == by_op["recv", "pp"] == (4, 4 * 2 * 32 * 256 * 4)
 
 
 def test_one_parameter_a_reduction_is_noticed(answers: Answers) -> None:

@@ -79,8 +79,36 @@ def test_stages_differ_in_what_they_reduce_and_when(suffix: str, element: int) -
     )
 
 
-@pytest.mark.parametrize("key", ["llama3-8b.pp2.mb1", "tiny-mixtral.dp2+ep2+zero1.mb1.eager.real-routing"])
-def test_what_is_not_predicted_says_so(key: str) -> None:
-    """Bytes that follow the routing, or the place in a pipeline, would be an exact number that is wrong."""
-    with pytest.raises(BadInput, match="of DeepSpeed only that of ZeRO is"):
-        collectives(parse_key(f"{key}.deepspeed"))
+@pytest.mark.parametrize(
+    ("key", "first", "last"),
+    [
+        (".fp32", (2, 8), (3, 12)),
+        ("", (1, 4), (2, 8)),
+        ("+zero1.fp32", (2, 8), (3, 12)),
+        ("+zero1", (4, 10), (5, 14)),
+    ],
+)
+def test_stages_of_a_pipeline_differ(key: str, first: tuple[int, int], last: tuple[int, int]) -> None:
+    """Each reduces and gathers its own parameters, and the last averages the loss that it tells. As four ranks of a CPU
+    were seen to do."""
+    sharding, _, precision = key.partition(".")
+    suffix = f".{precision}" if precision else ""
+    scenario = parse_key(f"tiny-llama.2L.pp2dp2{sharding}.mb2.gb8.seq32{suffix}.eager.deepspeed")
+    element = 4 if precision else 2
+    for rank, own, scalars in ((0, 1262080, first), (3, 1262336, last)):
+        rows = {(row.op, row.axis): (row.count, row.bytes) for row in collectives(scenario, rank)}
+        assert rows.pop(("all-reduce", "dp")) == (1, element * own)
+        if key != ".fp32":
+            assert rows.pop(("all-gather", "dp")) == (1, element * own)
+        assert rows == {
+            ("send", "pp"): (2, 2 * 2 * 32 * 256 * element),
+            ("recv", "pp"): (2, 2 * 2 * 32 * 256 * element),
+            ("all-reduce", "world"): scalars,
+            ("broadcast", "world"): (1, 8),
+        }
+
+
+def test_what_is_not_predicted_says_so() -> None:
+    """Bytes that follow the routing would be an exact number that is wrong."""
+    with pytest.raises(BadInput, match="DeepSpeed's experts get what the router says"):
+        collectives(parse_key("tiny-mixtral.dp2+ep2+zero1.mb1.eager.real-routing.deepspeed"))

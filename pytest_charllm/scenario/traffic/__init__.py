@@ -29,13 +29,13 @@ def collectives(scenario: Scenario, rank: int = 0, bucket_cap_bytes: int = 25 * 
     """What a rank must be seen to call in one optimizer step, sorted by axis and kind. Ranks of a pipeline differ.
 
     `bucket_cap_bytes` is DDP's own default. Tokens go to experts by balanced routing: the counted step does.
-    Raises `BadInput` for what DeepSpeed does with experts and in pipelines, see `zero`.
+    Raises `BadInput` for what DeepSpeed does with experts, see `zero`.
     """
     layout = scenario.layout
     if layout.world == 1:
         return ()
     if scenario.engine == "deepspeed":
-        return _summed(zero.calls(scenario))
+        return _summed(zero.calls(scenario, rank))
     held = held_stages(layout, shape_of(scenario).layers, rank)
     calls = [
         *data.calls(scenario, held, bucket_cap_bytes),

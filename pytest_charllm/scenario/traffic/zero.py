@@ -7,7 +7,8 @@
 | 2 | the same in every microbatch | the same |
 | 3 | reduce-scattered in every microbatch, a bucket at a time | gathered around their use, see `gathering` |
 
-Gradients and parameters travel in the compute precision.
+Gradients and parameters travel in the compute precision. In a pipeline stage 0 in bf16 shares the optimizer's state as
+stage 1 does, and every rank is told the loss.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from collections.abc import Iterable
 from math import ceil, prod
 
 from pytest_charllm.errors import BadInput
-from pytest_charllm.scenario.models import ModelShape, parameter_list, parameters, shape_of
+from pytest_charllm.scenario.models import shape_of
 from pytest_charllm.scenario.spec import Precision, Scenario, Sharding
+from pytest_charllm.scenario.stages import held_parameters, held_stages
+from pytest_charllm.scenario.traffic import pipeline
 from pytest_charllm.scenario.traffic.calls import FP32, Call, element_bytes
 from pytest_charllm.scenario.traffic.gathering import gathers, persistent
 
@@ -29,35 +32,71 @@ _ALIGNMENT = 2
 """Elements: each rank's part of a flat group of parameters starts at a multiple of it."""
 _FLAG, _FP64 = 1, 8
 
+Sizes = dict[str, int]
+"""Name -> elements, of the parameters that a rank's stage of the pipeline has, in order of use."""
 
-def calls(scenario: Scenario) -> list[Call]:
-    """All of one rank in one step. Raises `BadInput` for a pipeline and for experts: what a stage sends depends on
-    where it is, and what an expert gets on the tokens."""
-    shape, layout, element = shape_of(scenario), scenario.layout, element_bytes(scenario)
-    if layout.pp > 1 or shape.experts:
-        raise BadInput(f"traffic of {scenario.key} is not predicted: of DeepSpeed only that of ZeRO is")
-    options, stage, ranks = scenario.options, STAGE[layout.sharding], layout.dp
-    bf16 = options.precision is Precision.BF16
-    if stage == 0:
-        found = [Call("all-reduce", "dp", element * size) for size in _plain_buckets(shape)]
-        return found if bf16 else [*found, Call("all-reduce", "world", FP32)]
-    reductions = scenario.accumulation if stage > 1 else 1
-    buckets = reduce_buckets([prod(size) for _, size in reversed(parameter_list(shape))], options.reduce_bucket)
-    if stage < 3:
-        found = [Call("all-reduce", "dp", element * sum(bucket)) for bucket in buckets] * reductions
-        found.append(Call("all-gather", "dp", element * _padded(parameters(shape), _ALIGNMENT * ranks)))
-        found.append(Call("all-reduce", "world", FP32))
-        return [*found, Call("all-reduce", "world", _FLAG)] if bf16 else found
+
+def calls(scenario: Scenario, rank: int) -> list[Call]:
+    """All of one rank in one step. Raises `BadInput` for experts: what they are sent follows from the tokens."""
+    shape, layout = shape_of(scenario), scenario.layout
+    if shape.experts:
+        raise BadInput(f"traffic of {scenario.key} is not predicted: DeepSpeed's experts get what the router says")
+    held = held_stages(layout, shape.layers, rank)
+    sizes = {name: prod(size) for name, size in held_parameters(shape, held)}
+    found = _OF_STAGE[STAGE[layout.sharding]](scenario, sizes)
+    if layout.pp > 1:
+        found += pipeline.calls(scenario, held)
+        found.append(Call("broadcast", "world", 2 * FP32))  # a rank's own loss and the mean
+        if held[-1].last and layout.dp > 1:
+            found.append(Call("all-reduce", "world", FP32))
+    return found
+
+
+def _whole(scenario: Scenario, sizes: Sizes) -> list[Call]:
+    """Stage 0. The norm is summed over the pipeline, and in fp32 also averaged over the data-parallel ranks."""
+    element, bf16 = element_bytes(scenario), scenario.options.precision is Precision.BF16
+    found = [Call("all-reduce", "dp", element * size) for size in _plain_buckets(sizes.values())]
+    if bf16 and scenario.layout.pp > 1 and scenario.layout.dp > 1:
+        found.append(_gather(scenario, sizes))
+    norms = int(scenario.layout.pp > 1) + (not bf16)
+    return [*found, *[Call("all-reduce", "world", FP32)] * norms]
+
+
+def _gathered_after(scenario: Scenario, sizes: Sizes) -> list[Call]:
+    """Stages 1 and 2. The norm is summed over the data-parallel ranks and over the pipeline; in bf16 a flag of
+    overflow goes the same ways."""
+    element, options = element_bytes(scenario), scenario.options
+    times = scenario.accumulation if scenario.layout.sharding is Sharding.ZERO2 else 1
+    buckets = reduce_buckets(reversed(sizes.values()), options.reduce_bucket)
+    found = [Call("all-reduce", "dp", element * sum(bucket)) for bucket in buckets] * times
+    scalars = [FP32, _FLAG] if options.precision is Precision.BF16 else [FP32]
+    ways = 2 if scenario.layout.pp > 1 else 1
+    return [*found, _gather(scenario, sizes), *[Call("all-reduce", "world", size) for size in scalars] * ways]
+
+
+def _gathered_around(scenario: Scenario, sizes: Sizes) -> list[Call]:
+    """Stage 3. Each parameter is filled up to a multiple of the ranks."""
+    element, ranks, options = element_bytes(scenario), scenario.layout.dp, scenario.options
 
     def whole(group: Iterable[int]) -> int:
         return element * sum(_padded(size, ranks) for size in group)
 
-    by_name = {name: prod(size) for name, size in parameter_list(shape)}
+    buckets = reduce_buckets(reversed(sizes.values()), options.reduce_bucket)
     found = [Call("reduce-scatter", "dp", whole(bucket)) for bucket in buckets]
-    found += [Call("all-gather", "dp", whole(by_name[name] for name in names)) for names in gathers(shape, options)]
-    found *= reductions
-    found += [Call("all-gather", "dp", whole([size])) for size in by_name.values() if persistent(size)]
+    around_use = gathers(shape_of(scenario), options)
+    found += [Call("all-gather", "dp", whole(sizes[name] for name in names)) for names in around_use]
+    found *= scenario.accumulation
+    found += [Call("all-gather", "dp", whole([size])) for size in sizes.values() if persistent(size)]
     return [*found, Call("all-reduce", "world", _FP64)]
+
+
+_OF_STAGE = (_whole, _gathered_after, _gathered_after, _gathered_around)
+
+
+def _gather(scenario: Scenario, sizes: Sizes) -> Call:
+    """All parameters at once, in a flat group that is filled up so that every rank's part begins alike."""
+    flat = _padded(sum(sizes.values()), _ALIGNMENT * scenario.layout.dp)
+    return Call("all-gather", "dp", element_bytes(scenario) * flat)
 
 
 def reduce_buckets(sizes: Iterable[int], limit: int) -> list[list[int]]:
@@ -71,11 +110,11 @@ def reduce_buckets(sizes: Iterable[int], limit: int) -> list[list[int]]:
     return buckets
 
 
-def _plain_buckets(shape: ModelShape) -> list[int]:
+def _plain_buckets(sizes: Iterable[int]) -> list[int]:
     full: list[int] = []
     filled = 0
-    for _, size in parameter_list(shape):
-        filled += prod(size)
+    for size in sizes:
+        filled += size
         if filled > _PLAIN_BUCKET:
             full.append(filled)
             filled = 0
