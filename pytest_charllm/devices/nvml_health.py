@@ -27,14 +27,15 @@ def health(nvml: Any, handle: Any, uuid: str, when: str, mono_ns: int) -> Snapsh
         values[entry] = float(sum(known)) if known else None
         if not known:
             missing[entry] = ", ".join(f"{field}: {answer}" for field, answer in zip(fields, answers, strict=True))
-    for entry, function, per_unit in (
-        ("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration", 1),
-        ("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", 1),
-        ("default_power_limit_w", "nvmlDeviceGetPowerManagementDefaultLimit", 1000),
-        ("persistence", "nvmlDeviceGetPersistenceMode", 1),
+    for entry, function, args, per_unit in (
+        ("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration", (), 1),
+        ("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", (), 1),
+        ("default_power_limit_w", "nvmlDeviceGetPowerManagementDefaultLimit", (), 1000),
+        ("sm_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", (table.CLOCK_SM,), 1),
+        ("persistence", "nvmlDeviceGetPersistenceMode", (), 1),
     ):
         try:
-            values[entry] = call(nvml, function, handle) / per_unit
+            values[entry] = call(nvml, function, handle, *args) / per_unit
         except NvmlError as refused:
             values[entry], missing[entry] = None, f"{function}: {refused}"
     links = values["link_count"]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from pytest_charllm.measure import power
+from pytest_charllm.measure.admission import Level, State, remarks
+from pytest_charllm.measure.observations import sampler_findings, spoiled
 from pytest_charllm.measure.windows import DeviceWindow
-from pytest_charllm.records import Finding, Trace
+from pytest_charllm.records import Finding, Launch, Trace
 
 ERRORS = {
     "ecc_uncorrected": "uncorrected memory errors",
@@ -30,6 +33,67 @@ _CAUSES = {
     "throttle_hw_brake_ns": "power brake",
 }
 _CAUSE_SHARE = 0.01
+
+
+LOCKED_CLOCK = 0.97
+"""Below this share of its highest clock, standing still with nothing throttling it, a clock was locked by somebody."""
+
+
+class Health(NamedTuple):
+    """Why nothing may be judged, or None; what makes it no baseline; what is worth a line."""
+
+    refused: str | None
+    taints: list[Finding]
+    notes: list[Finding]
+
+
+def health(launch: Launch, trace: Trace | None, windows: Sequence[DeviceWindow]) -> Health:
+    """All that the devices and the sampler say against this measurement."""
+    refused = mixed_drivers(launch)
+    if trace is None:
+        return Health(refused, [], [])
+    told = _admission(trace, windows)
+    refused = spoiled(trace, windows) or told.refused or suspended(trace, windows) or refused
+    notes = [*told.notes, *slow_devices(windows), *sampler_findings(trace)]
+    return Health(refused, [*told.taints, *troubles(trace, windows)], notes)
+
+
+def mixed_drivers(launch: Launch) -> str | None:
+    """Whether the nodes of a job have different drivers: which of them is slow could not be told."""
+    drivers = sorted({report.software.driver for report in launch.ranks if report.software.driver is not None})
+    return f"ranks ran on different drivers: {' and '.join(drivers)}" if len(drivers) > 1 else None
+
+
+def _admission(trace: Trace, windows: Sequence[DeviceWindow]) -> Health:
+    """What the devices said of themselves before the load."""
+    told: dict[Level, list[str]] = {level: [] for level in Level}
+    starts = {line.uuid: line.values for line in trace.snapshots if line.when == "start"}
+    for window in windows:
+        sensors = window.samples[0].values if window.samples else {}
+        state = State(window.line, starts.get(window.uuid, {}), sensors, alone=len(windows) == 1)
+        for remark in remarks(state):
+            told[remark.level].append(f"{window.uuid}: {remark.text} (see {remark.command})")
+        if (locked := _locked(window, state)) is not None:
+            told[Level.TAINTED].append(locked)
+    taints, notes = (
+        [Finding(kind="preflight", text=text) for text in told[level]] for level in (Level.TAINTED, Level.ADMITTED)
+    )
+    return Health("; ".join(told[Level.REFUSED]) or None, taints, notes)
+
+
+def _locked(window: DeviceWindow, state: State) -> str | None:
+    """No driver tells of locked clocks: they show as a plateau below the highest clock that nothing explains."""
+    highest_mhz, mean_mhz = state.number("sm_clock_max_mhz"), power.sm_clock(window).value
+    low_mhz = power.sm_clock_p5(window).value
+    if not highest_mhz or mean_mhz is None or low_mhz is None:
+        return None
+    still = low_mhz > 0.99 * mean_mhz
+    throttled = [power.throttle_share(window, quantity).value for quantity in _CAUSES]
+    if not still or mean_mhz >= LOCKED_CLOCK * highest_mhz or any(share is None or share > 0.01 for share in throttled):
+        return None
+    shown = f"see {state.show('clocks')}; nvidia-smi -rgc unlocks"
+    stands = f"SM clock stands at {mean_mhz:,.0f} of {highest_mhz:,.0f} MHz"
+    return f"{window.uuid}: {stands} and nothing throttles it: locked ({shown})"
 
 
 def troubles(trace: Trace, windows: Sequence[DeviceWindow]) -> list[Finding]:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pytest_charllm.hardware import Machine
 from pytest_charllm.measure.checks import checks, unchecked
 from pytest_charllm.measure.energy import energy
-from pytest_charllm.measure.health import slow_devices, suspended, troubles
-from pytest_charllm.measure.observations import launch_findings, power_capped, sampler_findings, spoiled
+from pytest_charllm.measure.health import health
+from pytest_charllm.measure.observations import launch_findings, power_capped
 from pytest_charllm.measure.script import NO_WINDOW, script_findings, semantics, windowed
 from pytest_charllm.measure.steps import step_findings, unusable
 from pytest_charllm.measure.thermal import temperature_start
@@ -37,12 +37,12 @@ def measure(launch: Launch, trace: Trace | None, machine: Machine) -> Measuremen
             absent = NO_WINDOW
         measured, taints = _values(launch, machine, windows, absent)
         values |= measured
-        taints += troubles(trace, windows) if trace is not None else []
-        findings += [*step_findings(launch.ranks, machine.is_cpu), *taints, *slow_devices(windows)]
+        state = health(launch, trace, windows)
+        reason, taints = state.refused, [*taints, *state.taints]
+        findings += [*step_findings(launch.ranks, machine.is_cpu), *taints]
         findings += power_capped(windows, values["mean_power"].value)
-        findings += sampler_findings(trace) if trace is not None else []
+        findings += state.notes
         findings += script_findings(launch) if is_script else []
-        reason = spoiled(trace, windows) or (suspended(trace, windows) if trace is not None else None)
     elif reason is None:
         findings += unchecked(launch.scenario)
     if reason is not None:

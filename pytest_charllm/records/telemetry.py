@@ -64,6 +64,7 @@ HEALTH = {
     "fabric_state": "state of the NVSwitch fabric: not supported, not started, in progress, completed",
     "fabric_health": "what is wrong with the fabric, comma separated; empty where nothing is",
     "default_power_limit_w": "power limit the board came with",
+    "sm_clock_max_mhz": "highest SM clock of the board",
     "persistence": "1 where the driver stays loaded without clients",
     "partition": "MIG or compute partition mode",
 }

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_charllm.measure.measurement import measure
-from pytest_charllm.records import EventLine, Finding, Measurement, Trace, Validity
+from pytest_charllm.records import EventLine, Finding, Measurement, Stack, Trace, Validity
 from pytest_charllm.records.telemetry import DevicePace, SnapshotLine
 from pytest_charllm.telemetry.reader import read_trace
 
@@ -300,3 +300,46 @@ def test_bursts_come_from_the_driver_s_ring_where_it_has_them(make: SimpleNamesp
     dense = measure(make.launch(), replace(trace, power_ring={"GPU-0": ring}), make.machine())
     value = dense.values["power_burstiness"]
     assert (value.value, value.source) == (pytest.approx(0.5), "driver's ring, one every 20 ms")
+
+
+def snapshot(values: dict[str, Any]) -> tuple[SnapshotLine, ...]:
+    return (SnapshotLine(uuid="GPU-0", when="start", mono_ns=1, values=values),)
+
+
+def test_a_device_that_is_not_fit_is_invalid_and_says_which_command_shows_it(make: SimpleNamespace) -> None:
+    """Found out a week later, a broken board would have been a week of regressions."""
+    trace = replace(make.trace(make.healthy()), snapshots=snapshot({"remap_failed": 1.0}))
+    measurement = measure(make.launch(), trace, make.machine())
+    assert measurement.validity is Validity.INVALID
+    assert measurement.reason == (
+        "GPU-0: a memory row could not be remapped: have the board replaced "
+        "(see nvidia-smi -q -d ECC,ROW_REMAPPER -i GPU-0)"
+    )
+
+
+def test_a_lower_power_limit_is_a_line_and_no_more(make: SimpleNamespace) -> None:
+    """Sites cap their cards for good reasons; such numbers are compared among themselves."""
+    trace = replace(make.trace(make.healthy()), snapshots=snapshot({"default_power_limit_w": 1000.0}))
+    measurement = measure(make.launch(), trace, make.machine())
+    assert measurement.validity is Validity.VALID
+    assert "power limit 700 W, below its default of 1000 W" in found(measurement, "preflight")[0].text
+
+
+@pytest.mark.parametrize(
+    ("highest", "share", "locked"), [(1980.0, 0.0, True), (1980.0, 0.5, False), (1500.0, 0.0, False)]
+)
+def test_a_locked_clock_taints(make: SimpleNamespace, highest: float, share: float, locked: bool) -> None:
+    """A plateau that nothing explains; at the highest clock, or under a cap, there is an explanation."""
+    still = {q: (lambda t: 0.0) for q in make.healthy() if q.startswith("throttle_")}
+    still["throttle_power_cap_ns"] = lambda t: share * t * 1e9
+    trace = replace(make.trace(make.healthy() | still), snapshots=snapshot({"sm_clock_max_mhz": highest}))
+    measurement = measure(make.launch(), trace, make.machine())
+    assert measurement.validity is (Validity.TAINTED if locked else Validity.VALID)
+    assert ("SM clock stands at 1,500 of 1,980 MHz" in (measurement.reason or "")) is locked
+
+
+def test_mixed_drivers_are_invalid(make: SimpleNamespace) -> None:
+    """A node that missed the update slows all others, and neither driver could be blamed."""
+    ranks = [make.report(0, 2, software=Stack(driver="580.1")), make.report(1, 2, software=Stack(driver="570.2"))]
+    measurement = measure(make.launch(ranks), None, make.machine())
+    assert measurement.reason == "ranks ran on different drivers: 570.2 and 580.1"
