@@ -76,14 +76,22 @@ def world(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | 
 
 
 def tensor_parallel(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
-    """A tensor-parallel group stays inside a node, and every rank of it has whole heads of each kind."""
-    tp, shape = scenario.layout.tp, shape_of(scenario)
+    """A tensor-parallel group stays inside a node, and its ranks have equal parts: whole heads of each kind, columns,
+    rows of the vocabulary, and with sequence parallelism tokens."""
+    layout, tp, shape = scenario.layout, scenario.layout.tp, shape_of(scenario)
     if machine.gpus_per_node % tp:
         return Broken("tp", f"tp{tp} does not divide the {machine.gpus_per_node} GPUs of a node")
-    if shape.heads % tp:
-        return Broken("tp", f"{shape.heads} heads do not divide by tp{tp}")
-    if shape.kv_heads % tp:
-        return Broken("tp", f"{shape.kv_heads} key-value heads do not divide by tp{tp}")
+    parts = {
+        "heads": shape.heads,
+        "key-value heads": shape.kv_heads,
+        "columns of the feed-forward": shape.ffn,
+        "rows of the vocabulary": shape.vocab,
+    }
+    if layout.sequence_parallel:
+        parts["tokens of a microbatch"] = scenario.training.microbatch * sequence(scenario) // layout.cp
+    for what, number in parts.items():
+        if number % tp:
+            return Broken("tp", f"{number} {what} do not divide by tp{tp}")
     return None
 
 

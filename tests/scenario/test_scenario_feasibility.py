@@ -82,6 +82,7 @@ def test_microbatch_sweep_of_the_study(model: str, text: str, microbatch: int) -
         ("gpt3-175b.tp16.mb1", "h200:4x8", "tp: tp16 does not divide the 8 GPUs of a node"),
         ("gpt3-30b.tp16.mb1", "h200:2x16", "tp: 56 heads do not divide by tp16"),
         ("llama3-70b.tp16.mb1", "h200:2x16", "tp: 8 key-value heads do not divide by tp16"),
+        ("llama3-8b.tp8.mb1.seq1001", "h200:1x8", "tp: 1001 tokens of a microbatch do not divide by tp8"),
         ("llama3-70b.pp32.mb1", "h200:4x8", "pp: 80 layers do not divide by pp32"),
         ("llama3-8b.6L.pp4.mb1", "h200:1x8", "pp: 6 layers do not divide by pp4"),
         ("llama3-8b.pp4+s10-10-12.mb1", "h200:1x8", "pp: stage_layers names 3 stages, pp is 4"),
@@ -144,6 +145,7 @@ def test_each_rule_says_what_is_wrong(key: str, assumed: str, reason: str) -> No
         ("mixtral-8x7b.2L.mb1.real-routing", "h200:1x1"),
         ("llama3-8b.tp4cp4+ring.mb1", "h200:2x8"),
         ("llama3-8b.cp8+fsdp.mb1", "h200:1x8"),
+        ("llama3-8b.tp8+nosp.mb1.seq1001", "h200:1x8"),
     ],
 )
 def test_what_runs_today_is_feasible(key: str, assumed: str) -> None:
