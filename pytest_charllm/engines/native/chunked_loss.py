@@ -60,9 +60,13 @@ class _ChunkedLoss(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x_gradient, weight_gradient = ctx.saved_tensors
         # Not in place: a schedule may ask for the two at different times, each with a backward pass of its own.
-        scale = gradient.to(x_gradient.dtype)
-        of_weight = None if weight_gradient is None else weight_gradient * gradient.to(weight_gradient.dtype)
-        return x_gradient * scale, of_weight, None, None, None
+        of_weight = None if weight_gradient is None else _scaled(weight_gradient, gradient)
+        return _scaled(x_gradient, gradient), of_weight, None, None, None
+
+
+def _scaled(x: Tensor, scale: Tensor) -> Tensor:
+    """A third in bf16 is off by 0.2 %, alike for every gradient of the model: multiplied in fp32."""
+    return (x.float() * scale).to(x.dtype)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
