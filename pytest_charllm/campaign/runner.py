@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from pytest_charllm.campaign.preflight import preflight
 from pytest_charllm.campaign.settings import CampaignProgress, Evidence, Settings
+from pytest_charllm.devices import find
+from pytest_charllm.devices.probe import ComputeProcess
 from pytest_charllm.errors import CharllmError
 from pytest_charllm.launch.repro import write_repro
 from pytest_charllm.launch.request import LaunchRequest, Progress, limits_of
@@ -30,6 +33,7 @@ class Runner:
         self._run = run
         self._requests: dict[str, LaunchRequest] = {}
         self._count: dict[tuple[str, Pass], int] = {}
+        self._fit: set[tuple[str, ...]] = set()
 
     def __call__(self, evidence: Evidence, pass_: Pass, of: int) -> Measurement | None:
         """Run the next launch of this pass. None where it gave nothing to measure; `evidence` then says why."""
@@ -48,9 +52,9 @@ class Runner:
 
     def _launch(self, evidence: Evidence, pass_: Pass, of: int) -> Measurement | None:
         request = self._request(evidence, pass_)
-        disturbed = self._foreign_processes(request)
-        if disturbed:
-            evidence.invalid = disturbed
+        unfit = self._foreign_processes(request) or self._preflight(request)
+        if unfit is not None:
+            evidence.invalid = unfit
             return None
         number = self._count[(evidence.scenario.key, pass_)]
 
@@ -99,15 +103,26 @@ class Runner:
 
     def _foreign_processes(self, request: LaunchRequest) -> str | None:
         """A neighbour on our devices spoils the measurement: say who, before anything is started."""
-        if not request.device_uuids or request.machine.simulated or self._settings.replay is not None:
+        if not self._on_real_devices(request):
             return None
-        from pytest_charllm.devices.find import foreign_processes
+        found = find.foreign_processes(request.device_uuids)
+        return f"another process is using the device: {_names(found)}; end it and run again" if found else None
 
-        found = foreign_processes(request.device_uuids)
-        if not found:
+    def _preflight(self, request: LaunchRequest) -> str | None:
+        """Why these devices are not measured, or None; asked once a campaign."""
+        devices = request.device_uuids
+        if not self._on_real_devices(request) or devices in self._fit:
             return None
-        names = ", ".join(f"pid {process.pid} on {process.uuid}" for process in found)
-        return f"another process is using the device: {names}; end it and run again"
+        refused, notes = preflight(request.source, devices)
+        for note in notes:
+            self._run.note(f"preflight: {note}")
+        if refused is None:
+            self._fit.add(devices)
+            return None
+        return f"preflight: {refused}"
+
+    def _on_real_devices(self, request: LaunchRequest) -> bool:
+        return bool(request.device_uuids) and not request.machine.simulated and self._settings.replay is None
 
     def _measure(self, evidence: Evidence, launch: Launch, request: LaunchRequest) -> Measurement:
         trace = read_trace(request.directory / launch.telemetry) if launch.telemetry is not None else None
@@ -116,3 +131,7 @@ class Runner:
         if measurement.validity is Validity.INVALID and evidence.invalid is None:
             evidence.invalid = measurement.reason or "the measurement is not valid"
         return measurement
+
+
+def _names(processes: Sequence[ComputeProcess]) -> str:
+    return ", ".join(f"pid {process.pid} on {process.uuid}" for process in processes)

@@ -18,10 +18,12 @@ import msgspec
 import pytest
 
 from pytest_charllm.campaign import campaign as campaign_module
+from pytest_charllm.campaign import preflight
 from pytest_charllm.campaign.campaign import Campaign
 from pytest_charllm.campaign.settings import Planned, Settings
 from pytest_charllm.commands.accept import Accepted, accept
-from pytest_charllm.devices import find
+from pytest_charllm.devices import find, inspection
+from pytest_charllm.devices.inspection import Inspection
 from pytest_charllm.devices.probe import ComputeProcess
 from pytest_charllm.devices.simulated.board import PROFILES
 from pytest_charllm.devices.simulated.source import Simulation
@@ -50,7 +52,7 @@ from pytest_charllm.records import (
     tier,
     to_pretty_json,
 )  # fmt: skip
-from pytest_charllm.records.telemetry import QUANTITIES
+from pytest_charllm.records.telemetry import QUANTITIES, DeviceLine, SampleLine, SnapshotLine
 from pytest_charllm.scenario.flops import hardware_flops_per_step
 from pytest_charllm.scenario.key import parse_key
 from pytest_charllm.scenario.models import parameters, shape_of
@@ -184,6 +186,11 @@ class Lab:
     launcher: FakeLauncher = field(default_factory=FakeLauncher)
     foreign: list[ComputeProcess] = field(default_factory=list)
     """Who else computes on the GPUs."""
+    inspected: list[tuple[str, ...]] = field(default_factory=list)
+    """Which devices were looked at, each time."""
+    health: dict[str, Any] = field(default_factory=dict)
+    """What they say of themselves."""
+    sensors: dict[str, Any] = field(default_factory=dict)
     cooled: list[tuple[dict[str, float], str]] = field(default_factory=list)
     """Every wait asked for: targets and telemetry source."""
     still_warm: str | None = None
@@ -222,6 +229,16 @@ class Lab:
     def foreign_processes(self, uuids: tuple[str, ...]) -> list[ComputeProcess]:
         return [process for process in self.foreign if process.uuid in uuids]
 
+    def inspect(self, source: str, uuids: tuple[str, ...]) -> Inspection:
+        self.inspected.append(uuids)
+        at = {"mono_ns": 1, "values": self.sensors}
+        return Inspection(
+            source=source,
+            devices=tuple(DeviceLine(uuid=uuid, name="NVIDIA H200", power_limit_w=700.0) for uuid in uuids),
+            samples={uuid: SampleLine(uuid=uuid, latency_ns=1, **at) for uuid in uuids},
+            snapshots={uuid: SnapshotLine(uuid=uuid, when="start", mono_ns=1, values=self.health) for uuid in uuids},
+        )
+
 
 @pytest.fixture(autouse=True)
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -237,7 +254,9 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def lab(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     made = Lab(scratch)
     monkeypatch.setattr(find, "foreign_processes", made.foreign_processes)
+    monkeypatch.setattr(inspection, "inspect", made.inspect)
     monkeypatch.setattr(campaign_module, "cool_down", made.cool_down)
+    monkeypatch.setattr(preflight, "cool_down", made.cool_down)
     yield made
     for campaign in made.opened:
         campaign.close()
