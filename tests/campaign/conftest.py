@@ -84,6 +84,7 @@ class Ending:
     """In place of the real file."""
     semantics: Mapping[str, str] | None = None
     flops: bool = True
+    driver: str | None = None
 
 
 @dataclass
@@ -109,8 +110,8 @@ class FakeLauncher:
             (request.directory / telemetry).write_bytes(ending.telemetry or _telemetry(request, ending))
         launch = Launch(
             id=request.id, scenario=request.scenario, pass_=request.pass_, window=request.window, status=ending.status,
-            failure=failure, ranks=reports, telemetry=telemetry, stack=Stack(torch="2.11.0"), faults=request.faults,
-            seed=request.seed, started=f"2026-01-01T00:00:{len(self.requests):02d}Z",
+            failure=failure, ranks=reports, telemetry=telemetry, stack=Stack(torch="2.11.0", driver=ending.driver),
+            faults=request.faults, seed=request.seed, started=f"2026-01-01T00:00:{len(self.requests):02d}Z",
         )  # fmt: skip
         (request.directory / LAUNCH).write_bytes(to_pretty_json(launch))
         return launch

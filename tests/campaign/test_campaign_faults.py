@@ -32,8 +32,10 @@ def test_fault_25_other_limits_and_sensors_are_incomparable(lab, make, on_record
 def test_fault_25_another_driver_is_compared(lab, make):
     """Finding the driver that made things slower is the job."""
     lab.put_on_record(A)
-    lab.launcher.endings["*"] = make.Ending(slowdown=0.10)
-    assert lab.open(A).judge(parse_key(A)).verdict is Verdict.REGRESSION
+    lab.launcher.endings["*"] = make.Ending(slowdown=0.10, driver="590.1")
+    judgement = lab.open(A).judge(parse_key(A))
+    assert judgement.verdict is Verdict.REGRESSION
+    assert ("driver", None, "590.1") in judgement.stack_diff
 
 
 def test_fault_26_a_foreign_process_is_named_and_nothing_started(lab):

@@ -71,13 +71,19 @@ def test_first_cause_is_not_its_echo(
     assert processes_of(request) == []
 
 
-def test_killed_rank_is_named_with_its_signal(make_request: MakeRequest) -> None:
-    """A rank the kernel kills leaves no file and no traceback: only torchrun knows the signal."""
-    launch, failure = run(make_request(Fault(name="die", rank=1), Fault(name="wait", rank=0)))
+def test_fault_22_a_killed_rank_is_a_crash_and_there_is_no_second_attempt(
+    make_request: MakeRequest, processes_of: ProcessesOf
+) -> None:
+    """A rank the kernel kills leaves no file and no traceback: only torchrun knows the signal. A restart would be
+    measured as if nothing had happened."""
+    request = make_request(Fault(name="die", rank=1), Fault(name="wait", rank=0))
+    launch, failure = run(request)
 
     assert launch.status is Status.CRASHED
     assert (failure.kind, failure.rank) == ("signal", 1)
     assert "SIGKILL" in failure.summary
+    assert not list(request.directory.glob("logs/*/attempt_1"))
+    assert processes_of(request) == []
 
 
 def test_sleeping_rank_is_a_hang_with_stacks(make_request: MakeRequest, processes_of: ProcessesOf) -> None:
