@@ -16,6 +16,7 @@ from pytest_charllm.campaign.runner import Launcher, Runner
 from pytest_charllm.campaign.settings import Evidence, Planned, Settings
 from pytest_charllm.errors import BadRecord
 from pytest_charllm.judge.comparability import comparable_of
+from pytest_charllm.judge.diagnosis.node import Suspect, suspects
 from pytest_charllm.judge.metric import siblings_of
 from pytest_charllm.judge.policy import Policy
 from pytest_charllm.judge.pooling import Alarm, pooled
@@ -98,6 +99,10 @@ class Campaign:
         """What moved in many scenarios at once, over everything judged so far."""
         recorded = {key: found for key in self._judgements if (found := self._readable(key)) is not None}
         return pooled(self.judgements, recorded)
+
+    def suspects(self) -> tuple[Suspect, ...]:
+        """GPUs that several scenarios of the run call slow."""
+        return suspects(self.judgements)
 
     def baseline(self, key: str) -> Baseline | None:
         """What is on record here. Raises `BadRecord` for a file that cannot be trusted."""

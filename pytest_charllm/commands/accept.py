@@ -22,6 +22,7 @@ from pytest_charllm.records import (
     BaselineStack,
     Judgement,
     Measurement,
+    Pass,
     Status,
     Validity,
     Verdict,
@@ -140,6 +141,7 @@ def _accept_one(
         commit=commit,
         new_level=judgement.verdict in (Verdict.IMPROVED, Verdict.REGRESSION),
         speed_on_record=not disagreement,
+        workload=_workload([*launches, *run.measurements(key, Pass.DIAGNOSTIC)]),
         samples=tuple(_sample(launch) for launch in launches),
     )
     path = store.write(Baseline(scenario_key=key, comparable=comparable, stacks=(*history, stack)), machine)
@@ -219,6 +221,10 @@ def _disagreement(launches: Sequence[Measurement], script: Script | None) -> str
     return ""
 
 
+def _workload(measured: Sequence[Measurement]) -> dict[str, str]:
+    return {part: text for measurement in measured for part, text in measurement.workload.items()}
+
+
 def _sample(launch: Measurement) -> BaselineSample:
     numbers = {metric: launch.number(metric) for metric in METRICS}
     return BaselineSample(
@@ -227,4 +233,5 @@ def _sample(launch: Measurement) -> BaselineSample:
         device_uuids=launch.device_uuids,
         values={metric: number for metric, number in numbers.items() if number is not None},
         start_temp_c=dict(sorted(launch.start_temp_c.items())),
+        per_rank=launch.per_rank,
     )

@@ -8,6 +8,10 @@ from pytest_charllm.hardware import Machine
 from pytest_charllm.records import MEASURING, Comparable, Measurement, WindowRule
 from pytest_charllm.scenario.flops import FLOP_FORMULA
 
+SIZES = ("parameters", "FLOPs/token", "tokens/step")
+"""Parts of the workload without which two speeds are of different work. Kernels that answered are not among them: work
+that fell back to slower ones did become slower, and the diagnosis says by what."""
+
 
 def comparable_of(
     machine: Machine,
@@ -20,8 +24,10 @@ def comparable_of(
     partitions = sorted({device.partition for device in machine.devices if device.partition is not None})
     semantics: dict[str, str] = {}
     units: dict[str, str] = {}
+    workload: dict[str, str] = {}
     for measurement in measurements:
         semantics |= measurement.semantics
+        workload |= {part: text for part, text in measurement.workload.items() if part in SIZES}
         units |= {metric: value.unit for metric, value in measurement.values.items() if value.value is not None}
     return Comparable(
         variant=machine.variant,
@@ -32,6 +38,7 @@ def comparable_of(
         cpu_model=machine.cpu_model if machine.is_cpu else None,
         semantics=semantics,
         units=units,
+        workload=workload,
         flop_formula=measurements[0].flop_formula if measurements else FLOP_FORMULA,
         window=f"{window.tier} {window.min_steps} steps {window.min_seconds:g} s",
         measuring=MEASURING,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_charllm.judge.diagnosis.diagnose import diagnose
 from pytest_charllm.judge.findings import merged_findings
 from pytest_charllm.judge.reference import Recorded, recorded_runs
 from pytest_charllm.records import (
@@ -71,6 +72,9 @@ class Grounds:
     ) -> Judgement:
         measured = (*self.launches, *((self.diagnostic,) if self.diagnostic is not None else ()))
         diff = self.baseline.reference.stack.diff(measured[0].stack) if self.baseline is not None and measured else ()
+        why = diagnose(verdict, metrics, self.launches, self.diagnostic, self.baseline, diff)
+        if why and why[0].rule == "workload":
+            because = f"{why[0].cause}; {because}"
         return Judgement(
             scenario_key=self.scenario_key,
             verdict=verdict,
@@ -79,6 +83,7 @@ class Grounds:
             checks=self.checks,
             findings=(*findings, *merged_findings(self.launches)),
             stack_diff=diff,
+            diagnosis=why,
             launches=len(self.launches),
             confirmed=any(row.verdict is Verdict.REGRESSION for row in metrics),
         )

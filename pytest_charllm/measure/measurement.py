@@ -9,11 +9,13 @@ from pytest_charllm.measure.checks import checks, unchecked
 from pytest_charllm.measure.energy import energy
 from pytest_charllm.measure.health import health
 from pytest_charllm.measure.observations import launch_findings, power_capped
+from pytest_charllm.measure.ranks import per_rank
 from pytest_charllm.measure.script import NO_WINDOW, script_findings, semantics, windowed
 from pytest_charllm.measure.steps import step_findings, unusable
 from pytest_charllm.measure.thermal import temperature_start
 from pytest_charllm.measure.values import DEVICE_METRICS, device_values, missing, rank_values
 from pytest_charllm.measure.windows import DeviceWindow, device_windows
+from pytest_charllm.measure.workload import workload
 from pytest_charllm.records import METRICS, Finding, Launch, Measurement, Pass, Status, Trace, Validity, Value
 from pytest_charllm.scenario import Script
 from pytest_charllm.scenario.flops import FLOP_FORMULA
@@ -50,6 +52,7 @@ def measure(launch: Launch, trace: Trace | None, machine: Machine) -> Measuremen
     else:
         validity = Validity.TAINTED if taints else Validity.VALID
         reason = "; ".join(finding.text for finding in taints) or None
+    timed = launch.pass_ is Pass.TIMED and validity is not Validity.INVALID
     return Measurement(
         launch_id=launch.id,
         scenario_key=launch.scenario.key,
@@ -58,6 +61,9 @@ def measure(launch: Launch, trace: Trace | None, machine: Machine) -> Measuremen
         device_uuids=_uuids(launch, machine),
         values=values,
         start_temp_c=_start_temperatures(windows),
+        per_rank=per_rank(launch.ranks, windows, machine.is_cpu) if timed else {},
+        window_s=_window_s(launch) if timed else None,
+        workload=workload(launch) if validity is not Validity.INVALID else {},
         semantics=_semantics(windows) | (semantics(launch) if is_script and reason is None else {}),
         flop_formula=FLOP_FORMULA,
         power_limit_w=min((w.line.power_limit_w for w in windows if w.line.power_limit_w is not None), default=None),
@@ -108,6 +114,11 @@ def _uuids(launch: Launch, machine: Machine) -> tuple[str, ...]:
     if machine.is_cpu:
         return ()
     return tuple(dict.fromkeys(report.device.uuid for report in launch.ranks if report.device.uuid is not None))
+
+
+def _window_s(launch: Launch) -> float | None:
+    edges = launch.ranks[0].window
+    return None if edges is None else (edges.end_mono_ns - edges.begin_mono_ns) / 1e9
 
 
 def _start_temperatures(windows: Sequence[DeviceWindow]) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from pytest_charllm.records.base import MEASURING, SCHEMA, Record, from_json, timestamp, to_json, to_pretty_json
 from pytest_charllm.records.baseline import Baseline, BaselineSample, BaselineStack, Comparable
-from pytest_charllm.records.judgement import Judgement, MetricVerdict, NeedMore, Noise, Verdict
+from pytest_charllm.records.judgement import Diagnosis, Judgement, MetricVerdict, NeedMore, Noise, Verdict
 from pytest_charllm.records.launch import (
     Calibration,
     Collective,
@@ -33,10 +33,10 @@ from pytest_charllm.records.tier import TIERS, Tier, tier
 
 __all__ = [
     "MEASURING", "METRICS", "SCHEMA", "TIERS", "Baseline", "BaselineSample", "BaselineStack", "Better", "Calibration",
-    "Check", "Collective", "Comparable", "DeviceLine", "EndLine", "EventLine", "Failure", "Fault", "FaultApplied",
-    "Finding", "Judgement", "Launch", "Line", "LogProblem", "LogStatus", "LogSteps", "Measurement", "Meta", "Metric",
-    "MetricVerdict", "NeedMore", "Noise", "Pass", "Phases", "RankDevice", "RankReport", "RankRequest", "Record",
-    "Reference", "SampleLine", "Stack", "Status", "StepMarks", "StepSeries", "Tier", "Trace", "Unmeasured", "Validity",
-    "Value", "Verdict", "Warmup", "WindowEdges", "WindowRule", "from_json", "numbers_of", "tier", "timestamp",
-    "to_json", "to_pretty_json", "why_missing",
+    "Check", "Collective", "Comparable", "DeviceLine", "Diagnosis", "EndLine", "EventLine", "Failure", "Fault",
+    "FaultApplied", "Finding", "Judgement", "Launch", "Line", "LogProblem", "LogStatus", "LogSteps", "Measurement",
+    "Meta", "Metric", "MetricVerdict", "NeedMore", "Noise", "Pass", "Phases", "RankDevice", "RankReport", "RankRequest",
+    "Record", "Reference", "SampleLine", "Stack", "Status", "StepMarks", "StepSeries", "Tier", "Trace", "Unmeasured",
+    "Validity", "Value", "Verdict", "Warmup", "WindowEdges", "WindowRule", "from_json", "numbers_of", "tier",
+    "timestamp", "to_json", "to_pretty_json", "why_missing",
 ]  # fmt: skip

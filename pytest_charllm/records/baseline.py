@@ -17,6 +17,8 @@ class Comparable(Record, frozen=True, kw_only=True):
     semantics: dict[str, str] = {}
     units: dict[str, str] = {}
     """Metric -> the unit of its values. Absent in older files: those of the metric table."""
+    workload: dict[str, str] = {}
+    """The sizes of the work: "parameters", "FLOPs/token", "tokens/step". Absent in older files, and of scripts."""
     flop_formula: str
     window: str
     """Tier and rule in one string, e.g. ``nightly 30 steps 15 s``."""
@@ -25,8 +27,8 @@ class Comparable(Record, frozen=True, kw_only=True):
     def difference(self, other: Comparable) -> str | None:
         """The first field that differs, as ``power_limit_w: 700.0 on record, 600.0 here``; None when comparable.
 
-        Semantics and units are compared for what is known on both sides: a sensor that is silent here leaves its
-        metrics without evidence, which the judge says of those metrics alone.
+        Semantics, units and workload are compared for what is known on both sides: a sensor that is silent here leaves
+        its metrics without evidence, which the judge says of those metrics alone.
         """
         for name in self.__struct_fields__:
             recorded, here = getattr(self, name), getattr(other, name)
@@ -47,6 +49,8 @@ class BaselineSample(Record, frozen=True, kw_only=True):
     device_uuids: tuple[str, ...]
     values: dict[str, float]
     start_temp_c: dict[str, float] = {}
+    per_rank: dict[str, tuple[float | None, ...]] = {}
+    """As in `Measurement`; absent in older files."""
     digest: str = ""
 
 
@@ -66,6 +70,8 @@ class BaselineStack(Record, frozen=True, kw_only=True):
     """Accepted although it had moved (IMPROVED, or a REGRESSION with its reason): what is older is no reference."""
     speed_on_record: bool = True
     """False: only the strict values are on record (a CPU too noisy to agree with itself)."""
+    workload: dict[str, str] = {}
+    """The whole fingerprint, as in `Measurement`; empty in older files."""
     samples: tuple[BaselineSample, ...]
     digest: str = ""
 

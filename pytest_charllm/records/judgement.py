@@ -65,6 +65,18 @@ class MetricVerdict(Record, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class Diagnosis(Record, frozen=True, kw_only=True):
+    """Why a scenario moved, from its evidence. `text` is one line, the conclusion last."""
+
+    rule: str
+    """Which rule says so: "thermal", "slow-card", "software"..., "unknown" where evidence is missing."""
+    cause: str
+    """The conclusion alone, short: ``cooling, GPU-7cd6... slot 3``."""
+    text: str
+    devices: tuple[str, ...] = ()
+    """UUIDs of the GPUs that are slower than their neighbours or their own record."""
+
+
 class Judgement(Record, frozen=True, kw_only=True):
     """One item's whole story. `because` is one line. `launches` counts timed ones, confirmation included."""
 
@@ -77,6 +89,8 @@ class Judgement(Record, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     stack_diff: tuple[tuple[str, str | None, str | None], ...] = ()
     """(part, on record, here)."""
+    diagnosis: tuple[Diagnosis, ...] = ()
+    """The most specific first."""
     launches: int = 0
     confirmed: bool = False
 

@@ -66,6 +66,13 @@ class Measurement(Record, frozen=True, kw_only=True):
     device_uuids: tuple[str, ...]
     values: dict[str, Value]
     start_temp_c: dict[str, float] = {}
+    per_rank: dict[str, tuple[float | None, ...]] = {}
+    """Metric -> one number a rank, in rank order as `device_uuids`: of the step, the calibrations, clock and throttled
+    time. Empty of a single rank."""
+    window_s: float | None = None
+    workload: dict[str, str] = {}
+    """Fingerprint of what was trained: "parameters", "FLOPs/token", "tokens/step", "attention", "experts",
+    "collectives" (diagnostic pass). Empty of a script."""
     semantics: dict[str, str] = {}
     """Sensor quantity -> meaning, where it is part of comparability."""
     flop_formula: str = FLOP_FORMULA

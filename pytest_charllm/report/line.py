@@ -17,7 +17,8 @@ def against_baseline(row: MetricVerdict) -> str:
 
 
 def why(case: Case) -> str:
-    """What decided: the metrics that moved, furthest first, and failed checks; else how sharply the primary one looked.
+    """What decided: the metrics that moved, furthest first, failed checks, and the cause; else how sharply the primary
+    one looked.
 
     ``throughput -5.2 % (tolerance 1.5 %); energy per token +5.7 %; loss parity failed``
     """
@@ -30,6 +31,9 @@ def why(case: Case) -> str:
     failed = [check.name for check in case.judgement.checks if not check.ok]
     if failed:
         parts.append(f"{', '.join(failed)} failed")
+    if case.judgement.diagnosis:
+        first = case.judgement.diagnosis[0]
+        parts.insert(0 if first.rule == "workload" else min(1, len(parts)), first.cause)
     return "; ".join(parts) or case.because
 
 

@@ -26,6 +26,7 @@ def properties(case: Case) -> dict[str, Any]:
         "confirmed": judgement.confirmed if judgement else False,
         "metrics": {row.metric: _without(row, "metric") for row in (judgement.metrics if judgement else ())},
         "checks": {check.name: _without(check, "name") for check in (judgement.checks if judgement else ())},
+        "diagnosis": [diagnosis.text for diagnosis in (judgement.diagnosis if judgement else ())],
         "findings": [f"{finding.kind}: {finding.text}" for finding in (judgement.findings if judgement else ())],
         "stack_diff": [list(part) for part in (judgement.stack_diff if judgement else ())],
         "values": {metric: [m.number(metric) for m in case.measurements] for metric in metrics},

@@ -30,6 +30,7 @@ def story(case: Case, *, machine: Machine, rerun: str, folder: Path | None = Non
     """
     sections = [
         _head(case, machine),
+        section("diagnosis", _diagnosis(case)),
         _first_cause(case),
         _log(case),
         section("metrics", _metrics(case)),
@@ -51,6 +52,11 @@ def _head(case: Case, machine: Machine) -> str:
     if faults:
         lines.append(f"injected {faults}")
     return "\n".join(lines)
+
+
+def _diagnosis(case: Case) -> str:
+    lines = case.judgement.diagnosis if case.judgement else ()
+    return "\n".join(textwrap.fill(each.text, WIDTH - 2, subsequent_indent="  ") for each in lines)
 
 
 def _first_cause(case: Case) -> str:

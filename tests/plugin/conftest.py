@@ -112,6 +112,9 @@ class FakeCampaign:
     def alarms(self) -> tuple[object, ...]:
         return self.moved_together
 
+    def suspects(self) -> tuple[object, ...]:
+        return ()
+
     def close(self, *, interrupted: bool = False) -> None:
         self.closed.append(interrupted)
 

@@ -1,0 +1,1 @@
+"""Why a scenario moved: one rule a function, each with its evidence, none that guesses. Pure."""

@@ -1,0 +1,91 @@
+"""Rules about single GPUs: one of several that is slower than its neighbours, a card slower than its own record."""
+
+from __future__ import annotations
+
+import statistics
+from typing import NamedTuple
+
+from pytest_charllm.judge.diagnosis.evidence import SPOKEN, Evidence, columns
+from pytest_charllm.judge.diagnosis.words import told
+from pytest_charllm.judge.wording import name
+from pytest_charllm.records import METRICS, Better, Diagnosis
+
+SKEW = 0.03
+"""How much worse than the others' median a rank must be, and all others must be nearer to it than half of that."""
+SKEW_CPU = 0.05
+"""The same of CPU time on a CPU: Gate A's floor."""
+KERNEL = 0.02
+"""From this change on a calibration counts as slower. Its scatter between launches has not been measured on a GPU."""
+EXPLAINS = 0.5
+"""A change explains a loss of which it is at least this share."""
+LIBRARIES = ("torch", "cuda", "rocm", "cudnn", "driver", "vbios")
+"""Software that may change a matrix product by itself."""
+
+
+class Outlier(NamedTuple):
+    """One rank that is worse than the median of the others by `by`, a ratio."""
+
+    rank: int
+    by: float
+
+
+def slow_rank(e: Evidence) -> Diagnosis | None:
+    """One of several ranks whose own kernels, clock or CPU time is behind those of all others."""
+    for metric, skew in (("matmul_time", SKEW), ("sm_clock", SKEW), ("copy_time", SKEW), ("cost_cpu", SKEW_CPU)):
+        found = outlier(e, metric, skew)
+        if found is None:
+            continue
+        spoken = SPOKEN.get(metric, name(metric))
+        evidence = [f"{spoken} of rank {found.rank} {100 * found.by:+.1f} % against the others"]
+        evidence += _beside(e, metric, found.rank)
+        uuid = e.uuid(found.rank)
+        cause = f"one slow {'rank' if uuid is None else 'GPU'}, {e.slot(found.rank)}"
+        return told(e, "slow-rank", evidence, cause, () if uuid is None else (uuid,))
+    return None
+
+
+def slow_card(e: Evidence) -> Diagnosis | None:
+    """The same kernel takes longer than on record, on a card that nothing throttles: not the framework."""
+    matmul, copy = e.move("matmul_time"), e.move("copy_time")
+    limit = max(KERNEL, EXPLAINS * e.lost)
+    worse = [move for move in (matmul, copy) if move.change is not None and move.change >= limit]
+    if not worse or not e.launches[0].device_uuids:
+        return None
+    evidence = [move.text for move in worse] + [e.move("sm_clock").text]
+    libraries = [part for part, _, _ in e.stack_diff if part in LIBRARIES]
+    if libraries:
+        return told(e, "slow-card", evidence, f"the card or its libraries, not the framework; {e.changed}")
+    if len(e.launches[0].device_uuids) > 1:
+        return told(e, "slow-card", evidence, "the cards, not the framework; which of them is not known")
+    uuid = e.launches[0].device_uuids[0]
+    return told(e, "slow-card", evidence, f"slow card, not the framework, {e.slot(0)}", (uuid,))
+
+
+def outlier(e: Evidence, metric: str, skew: float) -> Outlier | None:
+    """The rank furthest behind, if it is so by `skew` and stands alone."""
+    values = e.ranks(metric)
+    if len(values) < 2 or min(values) <= 0:
+        return None
+    higher = METRICS[metric].better is Better.LOWER
+    worst = (max if higher else min)(range(len(values)), key=values.__getitem__)
+    others = [value for rank, value in enumerate(values) if rank != worst]
+    middle = statistics.median(others)
+    by = values[worst] / middle - 1
+    loss = by if higher else -by
+    spread = max(abs(value / middle - 1) for value in others)
+    return Outlier(worst, by) if loss >= skew and spread < loss / 2 else None
+
+
+def hottest(e: Evidence, metric: str) -> int | None:
+    """The rank with the most throttled time; None where ranks are not told apart, or half of them are throttled."""
+    shares = columns([launch.per_rank.get(metric, ()) for launch in e.launches])
+    if not shares:
+        return 0 if len(e.launches[0].device_uuids) == 1 else None
+    worst = max(range(len(shares)), key=shares.__getitem__)
+    return worst if shares[worst] > 2 * statistics.median_low(shares) else None
+
+
+def _beside(e: Evidence, metric: str, rank: int) -> list[str]:
+    """Its clock, where that is behind too."""
+    clock = outlier(e, "sm_clock", SKEW / 2) if metric != "sm_clock" else None
+    return [f"SM clock {100 * clock.by:+.1f} %"] if clock is not None and clock.rank == rank else []

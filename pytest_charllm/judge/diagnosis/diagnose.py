@@ -1,0 +1,36 @@
+"""From a verdict and its evidence to the reasons why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_charllm.judge.diagnosis.evidence import Evidence
+from pytest_charllm.judge.diagnosis.rules import OF_CARDS, RULES, unknown, workload
+from pytest_charllm.records import Baseline, Diagnosis, Measurement, MetricVerdict, Verdict
+
+
+def diagnose(
+    verdict: Verdict,
+    rows: Sequence[MetricVerdict],
+    launches: Sequence[Measurement],
+    diagnostic: Measurement | None,
+    baseline: Baseline | None,
+    stack_diff: tuple[tuple[str, str | None, str | None], ...],
+) -> tuple[Diagnosis, ...]:
+    """Every rule that has something to say of a regression, the most specific first; of other verdicts, slow cards.
+
+    A workload that changed is the one thing said of it: what it did to the speed is no slowness. A regression that no
+    rule explains says which evidence is missing. Nothing without launches, or where only strict checks broke.
+    """
+    if not launches:
+        return ()
+    held_against = baseline if any(row.reference is not None for row in rows) else None
+    e = Evidence.of(rows, launches, diagnostic, held_against, stack_diff)
+    if verdict is not Verdict.REGRESSION:
+        return tuple(said for rule in OF_CARDS if (said := rule(e)) is not None)
+    if not any(row.verdict is Verdict.REGRESSION for row in rows):
+        return ()
+    changed = workload(e)
+    if changed is not None:
+        return (changed,)
+    return tuple(said for rule in RULES if (said := rule(e)) is not None) or (unknown(e),)

@@ -1,0 +1,161 @@
+"""What the rules look at: each quantity now and on record, and the reason where there is none."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pytest_charllm.judge.reference import cards_of
+from pytest_charllm.judge.wording import moved, name
+from pytest_charllm.records import (
+    METRICS,
+    Baseline,
+    BaselineSample,
+    Measurement,
+    MetricVerdict,
+    Verdict,
+    numbers_of,
+    why_missing,
+)
+
+SPEEDS = ("throughput", "step_time", "cost_cpu", "cost_wall", "step_cpu_time")
+"""What is called speed, the first that regressed being the one that is told."""
+ALIKE = ("matmul_time", "copy_time", "all_reduce_time")
+"""The same work on every rank, whatever the layout."""
+SPOKEN = {
+    "throughput": "tokens/s", "step_time": "step time", "step_cpu_time": "CPU time a step", "sm_clock": "SM clock",
+    "matmul_time": "matmul calibration", "copy_time": "copy calibration", "all_reduce_time": "all-reduce calibration",
+}  # fmt: skip
+
+
+class Move(NamedTuple):
+    """One metric: medians here and on record. Where one is None, `missing` says why."""
+
+    metric: str
+    now: float | None
+    before: float | None
+    missing: str
+
+    @property
+    def change(self) -> float | None:
+        """A ratio where the metric is relative, else in its unit."""
+        if self.now is None or self.before is None or (METRICS[self.metric].relative and self.before <= 0):
+            return None
+        return self.now / self.before - 1 if METRICS[self.metric].relative else self.now - self.before
+
+    @property
+    def text(self) -> str:
+        """``SM clock -5.9 %``, or why that is not known."""
+        spoken = SPOKEN.get(self.metric, name(self.metric))
+        return f"{spoken} {self.missing}" if self.change is None else f"{spoken} {moved(self.metric, self.change)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """One scenario's launches beside the runs of its reference, reduced to medians."""
+
+    rows: Mapping[str, MetricVerdict]
+    launches: Sequence[Measurement]
+    samples: Sequence[BaselineSample]
+    """Of the reference: those of the cards at hand where there are any."""
+    workload: tuple[tuple[str, str, str], ...] = ()
+    """(part, on record, here) where both are known and differ."""
+    stack_diff: tuple[tuple[str, str | None, str | None], ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        rows: Sequence[MetricVerdict],
+        launches: Sequence[Measurement],
+        diagnostic: Measurement | None,
+        baseline: Baseline | None,
+        stack_diff: tuple[tuple[str, str | None, str | None], ...],
+    ) -> Evidence:
+        recorded = [run for run in baseline.segments()[-1] if run.speed_on_record] if baseline is not None else []
+        samples = [sample for run in recorded for sample in run.samples]
+        here = {cards_of(launch) for launch in launches}
+        before = {part: text for run in recorded for part, text in run.workload.items()}
+        measured = [*launches, *((diagnostic,) if diagnostic is not None else ())]
+        now = {part: text for launch in measured for part, text in launch.workload.items()}
+        return cls(
+            rows={row.metric: row for row in rows},
+            launches=launches,
+            samples=[sample for sample in samples if cards_of(sample) in here] or samples,
+            workload=tuple((part, was, now[part]) for part, was in before.items() if now.get(part, was) != was),
+            stack_diff=stack_diff,
+        )
+
+    def move(self, metric: str) -> Move:
+        """As it was judged where it was, so that the same numbers are told twice; else medians of all launches."""
+        row = self.rows.get(metric)
+        if row is not None and row.value is not None and row.reference is not None:
+            return Move(metric, row.value, row.reference, "")
+        here = numbers_of(self.launches, metric)
+        there = [sample.values[metric] for sample in self.samples if metric in sample.values]
+        missing = "" if here else f"not known here ({why_missing(self.launches, metric)})"
+        return Move(
+            metric,
+            statistics.median(here) if here else None,
+            statistics.median(there) if there else None,
+            missing or ("" if there else "not on record"),
+        )
+
+    def regressed(self, *metrics: str) -> bool:
+        return any(metric in self.rows and self.rows[metric].verdict is Verdict.REGRESSION for metric in metrics)
+
+    @property
+    def speed(self) -> Move | None:
+        """The first speed that regressed."""
+        return next((self.move(metric) for metric in SPEEDS if self.regressed(metric)), None)
+
+    @property
+    def lost(self) -> float:
+        """Share of the speed that was lost, above 0 where it is slower; 0 where no speed regressed."""
+        speed = self.speed
+        if speed is None or speed.change is None:
+            return 0.0
+        return -speed.change if speed.metric == "throughput" else 1 - 1 / (1 + speed.change)
+
+    @property
+    def window_s(self) -> float | None:
+        known = [launch.window_s for launch in self.launches if launch.window_s is not None]
+        return statistics.median(known) if known else None
+
+    def ranks(self, metric: str) -> tuple[float, ...]:
+        """One median a rank over the launches; of what the step itself does, as ratios to that rank's on record.
+
+        Ranks of a pipeline do different work, but each the same as before; calibrations are alike on all of them.
+        Empty where a rank has none, or nothing on record to hold it against.
+        """
+        now = columns([launch.per_rank.get(metric, ()) for launch in self.launches])
+        if metric in ALIKE:
+            return now
+        before = columns([sample.per_rank.get(metric, ()) for sample in self.samples])
+        if len(before) != len(now) or not all(value > 0 for value in before):
+            return ()
+        return tuple(value / recorded for value, recorded in zip(now, before, strict=True))
+
+    def slot(self, rank: int) -> str:
+        """``GPU-7cd6... slot 3``, or the rank alone where it has no GPU."""
+        uuid = self.uuid(rank)
+        return f"rank {rank}" if uuid is None else f"{uuid[:8]}... slot {rank}"
+
+    def uuid(self, rank: int) -> str | None:
+        uuids = self.launches[0].device_uuids if self.launches else ()
+        return uuids[rank] if rank < len(uuids) else None
+
+    @property
+    def changed(self) -> str:
+        """``driver 575 -> 580``, or that no software changed."""
+        parts = [f"{part} {recorded or 'none'} -> {here or 'none'}" for part, recorded, here in self.stack_diff]
+        return f"changed: {', '.join(parts)}" if parts else "no software changed"
+
+
+def columns(rows: Sequence[Sequence[float | None]]) -> tuple[float, ...]:
+    """Medians by rank; () unless every rank has a value in some launch."""
+    width = max((len(row) for row in rows), default=0)
+    known = [[row[rank] for row in rows if rank < len(row)] for rank in range(width)]
+    numbers = [[value for value in column if value is not None] for column in known]
+    return tuple(statistics.median(column) for column in numbers) if all(numbers) else ()

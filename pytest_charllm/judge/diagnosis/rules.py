@@ -1,0 +1,192 @@
+"""The rules, the most specific first. Each looks at the evidence and says one line, or nothing.
+
+A change explains a loss of which it is at least half. A rule that needs what was not measured is silent; `unknown` then
+says what was missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pytest_charllm.judge.diagnosis.cards import EXPLAINS, KERNEL, hottest, slow_card, slow_rank
+from pytest_charllm.judge.diagnosis.evidence import Evidence, Move
+from pytest_charllm.judge.diagnosis.words import seconds, told
+from pytest_charllm.judge.wording import moved
+from pytest_charllm.records import Diagnosis
+
+CLOCK = 0.01
+"""SM clocks of unchanged code on one H200 were within 0.5 % of each other."""
+POWER = 0.03
+"""The floor of mean power."""
+THROTTLED = 0.02
+"""More of the window under thermal slowdown than on record, as a share: the floor of its tolerance."""
+BRAKE = 0.001
+AT_THE_LIMIT = 0.5
+LINK = 0.05
+"""An all-reduce of 256 MiB this much slower than on record."""
+DEGREES = 5.0
+NOT_TIMED = "time in communication and gaps of the host are not measured"
+
+
+def workload(e: Evidence) -> Diagnosis | None:
+    """Other kernels or collectives did the work: that is what changed, whatever it did to the speed."""
+    if not e.workload:
+        return None
+    parts = "; ".join(f"{part} {before} on record, {here} here" for part, before, here in e.workload)
+    return Diagnosis(
+        rule="workload", cause=f"the workload changed: {parts}", text=f"the workload changed: {parts}; {e.changed}"
+    )
+
+
+def thermal(e: Evidence) -> Diagnosis | None:
+    return _throttled(e, ("throttle_sw_thermal", "throttle_hw_thermal"), THROTTLED, "thermal slowdown", "cooling")
+
+
+def brake(e: Evidence) -> Diagnosis | None:
+    return _throttled(e, ("throttle_hw_brake",), BRAKE, "hardware power brake", "power supply")
+
+
+def power_cap(e: Evidence) -> Diagnosis | None:
+    """Lower clocks at the power limit, with a calibration that is as fast as ever: the step draws more a cycle."""
+    clock, share, matmul = e.move("sm_clock"), e.move("throttle_power_cap"), e.move("matmul_time")
+    if not _explains(e, clock, CLOCK) or share.now is None or share.now < AT_THE_LIMIT:
+        return None
+    evidence = [clock.text, f"held at the power limit {seconds(e, share)}", matmul.text]
+    step = matmul.change is not None and matmul.change < KERNEL
+    return told(
+        e, "power-cap", evidence, f"power limit{', more power a cycle of the step' if step else ''}; {e.changed}"
+    )
+
+
+def lower_clock(e: Evidence) -> Diagnosis | None:
+    """Lower clocks that no counter accounts for."""
+    move = e.move("sm_clock")
+    counters = [e.move(metric) for metric in ("throttle_sw_thermal", "throttle_hw", "throttle_power_cap")]
+    if not _explains(e, move, CLOCK) or any(counter.now is None for counter in counters):
+        return None
+    cause = f"a lower clock that nothing throttles: application clocks or clock limits; {e.changed}"
+    return told(e, "clock", [move.text, *(counter.text for counter in counters)], cause)
+
+
+def link(e: Evidence) -> Diagnosis | None:
+    """The same all-reduce takes longer, though the cards are as fast as before."""
+    reduce, matmul = e.move("all_reduce_time"), e.move("matmul_time")
+    if reduce.change is None or reduce.change < LINK or matmul.change is None or matmul.change >= KERNEL:
+        return None
+    return told(e, "link", [reduce.text, matmul.text], f"links or the collective library; {e.changed}")
+
+
+def waiting(e: Evidence) -> Diagnosis | None:
+    """The clock is there, the watts are not: the GPU had nothing to do."""
+    clock, power = e.move("sm_clock"), e.move("mean_power")
+    if not e.lost or clock.change is None or clock.change <= -CLOCK or power.change is None or power.change > -POWER:
+        return None
+    cause = f"the GPU waited for host, input or communication ({NOT_TIMED}); {e.changed}"
+    return told(e, "waiting", [clock.text, power.text, e.move("matmul_time").text], cause)
+
+
+def software(e: Evidence) -> Diagnosis | None:
+    """Clock and watts as before, and the card multiplies as fast: more work, or slower kernels."""
+    clock, power, matmul = e.move("sm_clock"), e.move("mean_power"), e.move("matmul_time")
+    if not e.lost or clock.change is None or clock.change <= -CLOCK or power.change is None or power.change <= -POWER:
+        return None
+    if matmul.change is None:
+        cause = f"software, or a card that is slower at the same clock; {e.changed}"
+    elif matmul.change < KERNEL:
+        cause = f"software: kernels or framework; {e.changed}"
+    else:
+        return None
+    return told(e, "software", [clock.text, power.text, matmul.text], cause)
+
+
+def cpu_work(e: Evidence) -> Diagnosis | None:
+    """On a CPU the calibration beside every step already stands for the machine."""
+    if not e.regressed("cost_cpu"):
+        return None
+    evidence = [f"CPU time of a step against the calibrations beside it, {e.move('matmul_time').text}"]
+    return told(e, "software", evidence, f"software: more CPU work a step; {e.changed}")
+
+
+def cpu_waiting(e: Evidence) -> Diagnosis | None:
+    cpu = e.move("cost_cpu")
+    if not e.regressed("cost_wall") or e.regressed("cost_cpu") or cpu.change is None:
+        return None
+    return told(
+        e, "waiting", [f"Gate A {moved('cost_cpu', cpu.change)}"], f"ranks wait, they do not compute; {e.changed}"
+    )
+
+
+def draws_more(e: Evidence) -> Diagnosis | None:
+    """More joules at the same speed."""
+    power, speed = e.move("mean_power"), e.move("throughput")
+    if e.lost or not e.regressed("energy_per_token", "mean_power") or power.change is None or power.change < 0:
+        return None
+    return told(
+        e, "power", [power.text, speed.text, e.move("sm_clock").text], f"more power at the same speed; {e.changed}"
+    )
+
+
+def hotter(e: Evidence) -> Diagnosis | None:
+    """More degrees at the same watts."""
+    power = e.move("mean_power")
+    if not e.regressed("core_temp_end", "hbm_temp_end", "margin_min", "heating", "core_temp_spread"):
+        return None
+    if power.change is None or power.change >= POWER:
+        return None
+    rank = hottest(e, "throttle_sw_thermal")
+    degrees = [e.move(metric).text for metric in ("core_temp_end", "hbm_temp_end") if e.move(metric).change is not None]
+    return told(e, "cooling", [*degrees, power.text], f"cooling{'' if rank is None else f', {e.slot(rank)}'}")
+
+
+def memory(e: Evidence) -> Diagnosis | None:
+    move = e.move("peak_memory")
+    if not e.regressed("peak_memory") or move.now is None or move.before is None:
+        return None
+    return told(e, "memory", [f"{(move.now - move.before) / 2**20:+,.0f} MiB at the peak"], f"allocation; {e.changed}")
+
+
+def compilation(e: Evidence) -> Diagnosis | None:
+    move = e.move("compile_time")
+    if not e.regressed("compile_time") or move.now is None or move.before is None:
+        return None
+    return told(
+        e, "compile", [f"{move.now:.0f} s with a cold cache, {move.before:.0f} s on record"], f"compiler; {e.changed}"
+    )
+
+
+def unknown(e: Evidence) -> Diagnosis:
+    """What would have to be known."""
+    asked = ("sm_clock", "mean_power", "throttle_sw_thermal", "matmul_time")
+    missing = [move.text for move in map(e.move, asked) if move.change is None]
+    evidence = missing or [e.move(metric).text for metric in asked]
+    return told(e, "unknown", evidence, f"cause not known; {e.changed}")
+
+
+Rule = Callable[[Evidence], Diagnosis | None]
+OF_CARDS: tuple[Rule, ...] = (slow_rank, slow_card)
+"""Asked whatever the verdict: a card may be slow within the tolerance of every scenario."""
+RULES: tuple[Rule, ...] = (
+    thermal, brake, slow_rank, slow_card, power_cap, lower_clock, link, waiting, software, cpu_work, cpu_waiting,
+    draws_more, hotter, memory, compilation,
+)  # fmt: skip
+
+
+def _throttled(e: Evidence, metrics: tuple[str, ...], limit: float, what: str, cause: str) -> Diagnosis | None:
+    """More throttled time than on record: on one of several cards that card is named."""
+    moves = [e.move(metric) for metric in metrics]
+    over = [move for move in moves if move.now is not None and move.now - (move.before or 0.0) >= limit]
+    if not over:
+        return None
+    worst = max(over, key=lambda move: move.now or 0.0)
+    rank = hottest(e, worst.metric)
+    uuid = None if rank is None else e.uuid(rank)
+    evidence = [e.move("sm_clock").text, f"{what} {seconds(e, worst)}"]
+    return told(
+        e, worst.metric.removeprefix("throttle_"), evidence, cause if rank is None else f"{cause}, {e.slot(rank)}",
+        () if uuid is None else (uuid,),
+    )  # fmt: skip
+
+
+def _explains(e: Evidence, move: Move, least: float) -> bool:
+    """Whether something fell by enough to account for the loss."""
+    return bool(e.lost) and move.change is not None and -move.change >= max(least, EXPLAINS * e.lost)

@@ -1,0 +1,181 @@
+"""Why it moved: each rule with its evidence, and what is said where evidence is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from pytest_charllm.judge.diagnosis.node import suspects
+from pytest_charllm.judge.diagnosis.rules import NOT_TIMED
+from pytest_charllm.records import Baseline, Judgement, Measurement, Stack, Verdict
+
+HERE = "GPU-7cd69a69-1f3d-32e1-9e8e-d34d8b1e49ab"
+FOUR = (HERE, "GPU-b", "GPU-c", "GPU-d")
+EVIDENCE = {
+    "sm_clock": 1700.0, "matmul_time": 0.0016, "copy_time": 0.0006, "throttle_hw_brake": 0.0,
+    "throttle_hw_thermal": 0.0,
+}  # fmt: skip
+SLOWER = {"throughput": 64000.0 * 0.939, "energy_per_token": 0.0110}
+UNCHANGED: Mapping[str, float | None] = MappingProxyType({})
+WORK = {"parameters": "1,104,218,112", "attention": "flash"}
+ALIKE = {"matmul_time": (0.0016,) * 4, "sm_clock": (1700.0,) * 4, "throttle_sw_thermal": (0.0,) * 4}
+
+
+def here(
+    make: SimpleNamespace, changes: Mapping[str, float | None] = MappingProxyType({}), **fields: Any
+) -> Measurement:
+    plain = {"window_s": 60.0, "workload": WORK, "stack": Stack(torch="2.11.0", driver="575"), "uuid": HERE}
+    return make.gpu(EVIDENCE | dict(changes), **(plain | fields))
+
+
+def on_record(make: SimpleNamespace, work: dict[str, str] = WORK, **fields: Any) -> Baseline:
+    baseline = make.baseline([here(make, **fields)] * 3, workload=work)
+    samples = tuple(replace(sample, per_rank=fields.get("per_rank", {})) for sample in baseline.reference.samples)
+    return replace(baseline, stacks=(replace(baseline.reference, samples=samples),))
+
+
+def judged(make: SimpleNamespace, launch: Measurement, baseline: Baseline | None = None) -> Judgement:
+    return make.decide([[launch] * 3, [launch] * 3], baseline or on_record(make))
+
+
+def first(judgement: Judgement) -> str:
+    assert judgement.verdict is Verdict.REGRESSION, judgement
+    return judgement.diagnosis[0].text
+
+
+def test_only_the_driver_changed(make: SimpleNamespace) -> None:
+    """The commonest question after a night with an update; without a clock the cause is not guessed."""
+    launch = make.gpu({"throughput": 64000.0 * 0.95}, stack=Stack(torch="2.11.0", driver="580"))
+    judgement = make.decide([[launch] * 3, [launch] * 3], make.baseline([make.gpu()] * 3))
+    assert judgement.stack_diff == (("driver", "575", "580"),)
+    assert first(judgement).startswith("-5.0 % tokens/s; SM clock not known here")
+    assert first(judgement).endswith("cause not known; changed: driver 575 -> 580")
+
+
+def test_new_driver_with_all_evidence_is_software(make: SimpleNamespace) -> None:
+    """Clock, watts and the card's own kernels as before leave only what was updated."""
+    launch = here(make, SLOWER, stack=Stack(torch="2.11.0", driver="580"))
+    assert first(judged(make, launch)) == (
+        "-6.1 % tokens/s; SM clock +0.0 %, mean power +0.0 %, matmul calibration +0.0 %: "
+        "software: kernels or framework; changed: driver 575 -> 580"
+    )
+
+
+def test_cooling_with_the_card_named(make: SimpleNamespace) -> None:
+    """A throttled card reported as slow software costs somebody a week."""
+    hot = {"sm_clock": 1600.0, "throttle_sw_thermal": 41 / 60, "matmul_time": 0.0017}
+    ranks = ALIKE | {"throttle_sw_thermal": (0.0, 0.0, 0.0, 41 / 60)}
+    uuids = ("GPU-b", "GPU-c", "GPU-d", HERE)
+    fields = {"device_uuids": uuids, "per_rank": ALIKE, "start_temp_c": {}}
+    launch = here(make, SLOWER | hot, **(fields | {"per_rank": ranks}))
+    judgement = judged(make, launch, on_record(make, **fields))
+    assert first(judgement) == (
+        "-6.1 % tokens/s; SM clock -5.9 %, thermal slowdown 41 s of 60 s: cooling, GPU-7cd6... slot 3"
+    )
+    assert judgement.diagnosis[0].devices == (HERE,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule", "cause"),
+    [
+        ({"throttle_hw_brake": 0.2, "throttle_hw": 0.2}, "hw_brake", "power supply, GPU-7cd6... slot 0"),
+        ({"matmul_time": 0.0017}, "slow-card", "slow card, not the framework, GPU-7cd6... slot 0"),
+        ({"sm_clock": 1600.0}, "power-cap", "power limit, more power a cycle of the step; no software changed"),
+        (
+            {"sm_clock": 1600.0, "throttle_power_cap": 0.0},
+            "clock",
+            "a lower clock that nothing throttles: application clocks or clock limits; no software changed",
+        ),
+        ({"all_reduce_time": 0.0031}, "link", "links or the collective library; no software changed"),
+        (
+            {"mean_power": 650.0},
+            "waiting",
+            f"the GPU waited for host, input or communication ({NOT_TIMED}); no software changed",
+        ),
+        (
+            {"matmul_time": None},
+            "software",
+            "software, or a card that is slower at the same clock; no software changed",
+        ),
+    ],
+)
+def test_slower_for_one_reason(make: SimpleNamespace, changes: dict[str, float | None], rule: str, cause: str) -> None:
+    """Two rules that both claim a cause, or one with its sign turned, send people to the wrong place."""
+    record = on_record(make, changes={"all_reduce_time": 0.0028})
+    judgement = judged(make, here(make, {"all_reduce_time": 0.0028} | SLOWER | changes), record)
+    assert first(judgement)
+    assert (judgement.diagnosis[0].rule, judgement.diagnosis[0].cause) == (rule, cause)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"energy_per_token": 0.0109 * 1.05, "mean_power": 700.0}, "power"),
+        ({"core_temp_end": 75.0}, "cooling"),
+        ({"peak_memory": 27e9}, "memory"),
+        ({"compile_time": 60.0}, "compile"),
+    ],
+)
+def test_what_moved_beside_speed(make: SimpleNamespace, changes: dict[str, float | None], rule: str) -> None:
+    """A rule about speed must not answer for a scenario that is as fast as ever."""
+    assert [said.rule for said in judged(make, here(make, changes)).diagnosis] == [rule]
+
+
+def test_another_kernel_is_not_called_slower(make: SimpleNamespace) -> None:
+    """Attention that fell back is other work; a line about clocks would hide that."""
+    judgement = judged(make, here(make, SLOWER | {"sm_clock": 1600.0}, workload=WORK | {"attention": "math"}))
+    assert [said.rule for said in judgement.diagnosis] == ["workload"]
+    assert judgement.because.startswith("the workload changed: attention flash on record, math here; ")
+
+
+def test_another_size_is_not_compared(make: SimpleNamespace) -> None:
+    """A larger model is slower, and nothing is wrong with that."""
+    baseline = on_record(make)
+    sizes = {"parameters": "1,104,218,112"}
+    baseline = replace(baseline, comparable=replace(baseline.comparable, workload=sizes))
+    here_now = replace(make.comparable(), workload={"parameters": "2,000,000,000"})
+    judgement = make.decide([[here(make, SLOWER)] * 3], baseline, comparable=here_now)
+    assert judgement.verdict is Verdict.NO_BASELINE
+    assert "workload of parameters: 1,104,218,112 on record, 2,000,000,000 here" in judgement.because
+
+
+def test_one_slow_gpu_of_four_in_two_scenarios_is_the_node(make: SimpleNamespace) -> None:
+    """Every scenario that a bad card runs in would be its own regression otherwise; one alone proves nothing."""
+    fields = {"device_uuids": FOUR, "per_rank": ALIKE, "start_temp_c": {}}
+    ranks = ALIKE | {"matmul_time": (0.0018, 0.0016, 0.0016, 0.00161)}
+    slow = judged(make, here(make, SLOWER, **(fields | {"per_rank": ranks})), on_record(make, **fields))
+    assert slow.diagnosis[0].cause == "one slow GPU, GPU-7cd6... slot 0"
+    passing = judged(
+        make, here(make, {"throughput": 63800.0}, **(fields | {"per_rank": ranks})), on_record(make, **fields)
+    )
+    assert passing.verdict is Verdict.PASS
+    assert passing.diagnosis[0].devices == (HERE,)
+    assert suspects([slow]) == ()
+    found = suspects([slow, replace(passing, scenario_key="other")])
+    assert [(suspect.uuid, len(suspect.keys)) for suspect in found] == [(HERE, 2)]
+    assert found[0].text.endswith("so it is not the framework: one slow GPU, GPU-7cd6... slot 0")
+
+
+def test_slow_rank_on_a_cpu_against_its_own_record(make: SimpleNamespace) -> None:
+    """The last stage of a pipeline always does more: only against its own record is that a difference."""
+    record = make.baseline([make.cpu()] * 8, is_cpu=True)
+    samples = tuple(replace(sample, per_rank={"cost_cpu": (6.0, 9.0)}) for sample in record.reference.samples)
+    record = replace(record, stacks=(replace(record.reference, samples=samples),))
+
+    def said(*costs: float) -> tuple[str, ...]:
+        launch = make.cpu({"cost_cpu": 8.8}, per_rank={"cost_cpu": costs})
+        judgement = make.decide_cpu([[launch], [launch] * 2], record)
+        assert judgement.verdict is Verdict.REGRESSION
+        return tuple(each.rule for each in judgement.diagnosis)
+
+    assert said(6.6, 9.9) == ("software",)
+    assert said(6.0, 10.8) == ("slow-rank", "software")
+
+
+def test_no_diagnosis_where_nothing_is_wrong(make: SimpleNamespace) -> None:
+    """A reason beside a green verdict would be read as a doubt."""
+    assert judged(make, here(make)).diagnosis == ()
