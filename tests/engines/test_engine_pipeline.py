@@ -17,8 +17,9 @@ from torch.distributed.pipelining.schedules import (
 )
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from pytest_charllm.engines.native.entry import _out_of_memory
 from pytest_charllm.engines.native.mesh import build_mesh
-from pytest_charllm.engines.native.pipeline import LOOPED, SINGLE
+from pytest_charllm.engines.native.pipeline import LOOPED, SINGLE, TrainingStage
 from pytest_charllm.engines.native.pipeline_step import PipelineStep
 from pytest_charllm.engines.native.receiving import buffers_of_looped, buffers_of_single, share
 from pytest_charllm.engines.native.world import World
@@ -92,6 +93,26 @@ def test_poison_reaches_a_rank_with_and_without_the_loss(
     assert rank == 1 or healthy == 0.0
     poisoned, _ = step(1, poison=True)
     assert poisoned.isnan()
+
+
+def test_memory_that_runs_out_in_a_stage_is_told_as_such() -> None:
+    """torch wraps what a stage raises: the launch would be CRASHED, and its one line empty."""
+
+    class Stage(TrainingStage):
+        is_first = True
+        log_prefix = "[Stage 0]"
+        _runtime_validate = False
+
+        def __init__(self) -> None:
+            pass
+
+        def forward_maybe_with_nosync(self, *args: Any, **kwargs: Any) -> Any:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    with pytest.raises(RuntimeError, match="failed to run forward") as caught:
+        Stage().forward_one_chunk(0, (torch.zeros(1),))
+    assert str(_out_of_memory(caught.value)).startswith("CUDA out of memory")
+    assert _out_of_memory(RuntimeError("something else")) is None
 
 
 def _buffers(layout: Layout, place: int, microbatches: int) -> list[tuple[int, int]]:

@@ -28,13 +28,18 @@ def run(request: RankRequest, progress: Progress, import_s: float, make_step: Ma
         with preferred_backends(world.device):
             report = pass_(setup, progress)
     except (MemoryError, RuntimeError) as error:
-        if _is_out_of_memory(error):
-            raise OutOfMemory(f"rank {world.rank} on {world.device}: {str(error).splitlines()[0]}") from error
+        if cause := _out_of_memory(error):
+            raise OutOfMemory(f"rank {world.rank} on {world.device}: {str(cause).splitlines()[0]}") from error
         raise
     progress("report")
     return report
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
-    """The CPU allocator has no exception type of its own."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+def _out_of_memory(error: BaseException | None) -> BaseException | None:
+    """The failed allocation that an error comes from: a pipeline raises another from it. The CPU allocator has no
+    exception type of its own."""
+    while error is not None:
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+            return error
+        error = error.__cause__
+    return None
