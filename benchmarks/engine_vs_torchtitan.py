@@ -101,11 +101,12 @@ def main() -> None:
                 order = list(evidence) if number % 2 == 0 else list(evidence)[::-1]
                 for engine in order:
                     with trained_by(engine, options.torchtitan.resolve()):
-                        launch = runner(evidence[engine], Pass.TIMED, of=options.rounds)
-                    if launch is None:
-                        failed = evidence[engine].failed or evidence[engine].invalid
-                        sys.exit(f"{engine} on {key} failed: {failed}")
-                    found.append(numbers(engine, launch, evidence[engine].measurements[-1]))
+                        measurement = runner(evidence[engine], Pass.TIMED, of=options.rounds)
+                    if measurement is None:
+                        failed = evidence[engine].failed
+                        cause = evidence[engine].invalid if failed is None else failed.first_cause
+                        sys.exit(f"{engine} on {key} failed: {cause}")
+                    found.append(numbers(engine, evidence[engine].launches[-1], measurement))
                     line = json.dumps(found[-1])
                     print(line, flush=True)
                     if options.out:
