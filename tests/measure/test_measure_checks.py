@@ -13,6 +13,7 @@ from pytest_charllm.measure.measurement import measure
 from pytest_charllm.records import Collective, Launch, Pass, Reference, Validity
 from pytest_charllm.scenario import Layout, Options, Precision, Scenario, Sharding, Training
 from pytest_charllm.scenario.flops import hardware_flops_per_step
+from pytest_charllm.scenario.key import parse_key
 from pytest_charllm.scenario.models import parameters, shape_of
 from pytest_charllm.scenario.traffic import collectives
 
@@ -122,7 +123,7 @@ def test_lost_collectives_fail(make: SimpleNamespace, fp32: Scenario) -> None:
 
 def test_layout_without_a_prediction_says_so(make: SimpleNamespace) -> None:
     """A check that is silently not made reads like one that passed."""
-    scenario = Scenario(work=Training(model="mixtral-8x7b", layers=2, microbatch=1), layout=Layout(dp=2, ep=2))
+    scenario = parse_key("mixtral-8x7b.2L.dp2+ep2+zero1.mb1.real-routing.deepspeed")
     plain = Scenario(work=scenario.work, layout=Layout(dp=2))
     launch = replace(diagnostic(make, plain), scenario=scenario)
     measurement = measure(launch, None, make.machine())
