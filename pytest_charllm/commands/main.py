@@ -29,11 +29,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from pytest_charllm.commands import baseline, runs
+    from pytest_charllm.commands import baseline, doctor, runs
 
-    parser = argparse.ArgumentParser(prog="pytest-charllm", description="Baselines and runs of pytest-charllm.")
+    parser = argparse.ArgumentParser(
+        prog="pytest-charllm", description="Baselines and runs of pytest-charllm, and what this machine can measure."
+    )
     parser.add_argument("--version", action="version", version=f"pytest-charllm {__version__}")
-    topics = parser.add_subparsers(metavar="baseline | runs", required=True)
+    topics = parser.add_subparsers(metavar="baseline | runs | doctor", required=True)
 
     places = argparse.ArgumentParser(add_help=False)
     places.add_argument(
@@ -70,6 +72,10 @@ def _parser() -> argparse.ArgumentParser:
     command = topic.add_parser("prune", parents=[places], help="delete old runs; baselines stay")
     command.add_argument("--keep", type=int, required=True, metavar="N", help="how many of the newest to keep")
     command.set_defaults(command=runs.run_prune)
+
+    command = topics.add_parser("doctor", help="what is here and what of it can be measured: a page for a bug report")
+    command.add_argument("--source", metavar="NAME", help="another telemetry source, e.g. simulated:h200")
+    command.set_defaults(command=doctor.run_doctor)
     return parser
 
 
