@@ -79,7 +79,7 @@ def train_cases(tmp_path_factory: pytest.TempPathFactory) -> TrainCases:
         folder = tmp_path_factory.mktemp(f"{world}-ranks")
         encoded = [(name, change, msgspec.to_builtins(request)) for name, (change, request) in cases.items()]
         (folder / "cases.json").write_text(json.dumps(encoded))
-        _run_ranks(Path(__file__).with_name("rank_program.py"), folder, world)
+        _run_ranks(Path(__file__).with_name("rank_program.py"), folder, world, limit_s=120 + 5 * len(cases))
         return {
             name: [
                 from_json((path := folder / f"{name}.{rank}.json").read_bytes(), RankReport, path)
@@ -97,10 +97,10 @@ def run_ranks() -> RunRanks:
     return _run_ranks
 
 
-def _run_ranks(program: Path, folder: Path, world: int) -> None:
+def _run_ranks(program: Path, folder: Path, world: int, limit_s: float = 120) -> None:
     ranks = [_start(program, folder, rank, world) for rank in range(world)]
     try:
-        codes = [process.wait(timeout=240) for process in ranks]
+        codes = [process.wait(timeout=limit_s) for process in ranks]
     finally:
         for process in ranks:
             process.kill()

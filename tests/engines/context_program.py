@@ -51,7 +51,7 @@ def check(context: Context, heads: int, kv_heads: int) -> None:
 
 
 def main(folder: Path) -> None:
-    faulthandler.dump_traceback_later(60, exit=True)
+    faulthandler.dump_traceback_later(110, exit=True)
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = dist.FileStore(str(folder / "store"), world)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=30))

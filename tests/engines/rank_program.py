@@ -35,10 +35,11 @@ def changed(name: str) -> AbstractContextManager[object]:
 
 
 def main(folder: Path) -> None:
-    faulthandler.dump_traceback_later(230, exit=True)
+    cases = json.loads((folder / "cases.json").read_text())
+    faulthandler.dump_traceback_later(110 + 5 * len(cases), exit=True)
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = dist.FileStore(str(folder / "store"), world)
-    for name, change, data in json.loads((folder / "cases.json").read_text()):
+    for name, change, data in cases:
         group = dist.PrefixStore(name, store)
         dist.init_process_group("gloo", store=group, rank=rank, world_size=world, timeout=timedelta(seconds=60))
         request = msgspec.convert(data, RankRequest)
