@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cached_property
 
+from pytest_charllm.campaign.backtest import backtest
 from pytest_charllm.campaign.cooling import cool_down
 from pytest_charllm.campaign.lock import lock_devices
 from pytest_charllm.campaign.runner import Launcher, Runner
@@ -100,6 +101,11 @@ class Campaign:
         recorded = {key: found for key in self._judgements if (found := self._readable(key)) is not None}
         return pooled(self.judgements, recorded)
 
+    def backtest(self) -> list[str]:
+        """What the rules of this replay say beside what was said when its launches were recorded."""
+        assert self.settings.replay is not None, "only a replay has rules of its own"
+        return backtest(self.judgements, self.settings.replay)
+
     def suspects(self) -> tuple[Suspect, ...]:
         """GPUs that several scenarios of the run call slow."""
         return suspects(self.judgements)
@@ -116,12 +122,14 @@ class Campaign:
     def _policy(self) -> Policy:
         """Knows how many verdicts the run will make, and what all that is on record for this machine says of noise."""
         is_cpu = self.settings.machine.is_cpu
-        rules = rules_for(self.settings.machine.variant, self.settings.tier.name, is_cpu)
+        shipped = rules_for(self.settings.machine.variant, self.settings.tier.name, is_cpu)
+        rules = self.settings.rules.applied(shipped)
         recorded = [] if is_cpu else [found for key in self._planned if (found := self._readable(key)) is not None]
         by_luck = sum(bool(rule.prior_sigma) for rule in rules.values())
         return Policy(
-            self.settings.tier, is_cpu, checks=len(self._planned) * by_luck, siblings=siblings_of(recorded, rules)
-        )
+            self.settings.tier, is_cpu, checks=len(self._planned) * by_luck, siblings=siblings_of(recorded, rules),
+            rules=self.settings.rules,
+        )  # fmt: skip
 
     def _readable(self, key: str) -> Baseline | None:
         try:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pytest_charllm.devices.open import source_of
 from pytest_charllm.hardware import Machine
+from pytest_charllm.judge.rules import NO_CHANGE, Rules
 from pytest_charllm.records import Baseline, Fault, Launch, Measurement, Pass, Tier, numbers_of
 from pytest_charllm.scenario import Scenario
 
@@ -46,6 +47,8 @@ class Settings:
     faults: tuple[Fault, ...] = ()
     seed: int = 1234
     replay: Path | None = None
+    rules: Rules = NO_CHANGE
+    """In the place of those that ship, for a replay."""
     source: str | None = None
     """Telemetry source; None: the machine's own."""
     interleave: int = 4

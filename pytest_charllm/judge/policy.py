@@ -10,6 +10,7 @@ from pytest_charllm.judge.findings import judge_findings, record_findings
 from pytest_charllm.judge.metric import Outcome, Question, judge_metric, judge_power, judge_wall
 from pytest_charllm.judge.noise import estimate
 from pytest_charllm.judge.reference import Recorded, scaled_runs, start_temperatures
+from pytest_charllm.judge.rules import NO_CHANGE, Rules
 from pytest_charllm.judge.script import script_required, script_rules
 from pytest_charllm.judge.tolerances import CPU, CPU_FACTOR, CPU_REQUIRED, Tolerance, noise_factor, rules_for
 from pytest_charllm.judge.verdicts import green, listed, metric_verdict, red, undecided, without_baseline
@@ -51,13 +52,14 @@ class Policy:
 
     The tolerances are in `judge.tolerances`. The tier says how many launches, and which metrics a PASS needs.
     `checks`: how many verdicts on single metrics the whole run will make. `siblings`: the noise that the scenarios on
-    record for this machine show together, see `judge.metric.siblings_of`.
+    record for this machine show together, see `judge.metric.siblings_of`. `rules`: other ones, for recorded launches.
     """
 
     tier: Tier
     is_cpu: bool
     checks: int = 1
     siblings: Mapping[str, Noise] = field(default_factory=dict)
+    rules: Rules = NO_CHANGE
 
     def first_launches(self, baseline: Baseline | None, comparable: Comparable, *, speed: bool = True) -> int:
         """How many launches to start with: one where each is looked at, else the whole first round."""
@@ -114,9 +116,9 @@ class Policy:
         rules = rules_for(comparable.variant, self.tier.name, self.is_cpu)
         required = CPU_REQUIRED if self.is_cpu else self.tier.required
         if not isinstance(scenario.work, Script):
-            return _Asked(rules, required, self.tier.diagnostic)
+            return _Asked(self.rules.applied(rules), required, self.tier.diagnostic)
         return _Asked(
-            script_rules(rules, launches, self.is_cpu),
+            self.rules.applied(script_rules(rules, launches, self.is_cpu)),
             script_required(required, scenario.work, launches, self.is_cpu),
             checks=False,
         )
@@ -137,7 +139,7 @@ class Policy:
 
     def _outcomes(self, asked: _Asked, against: Against, launches: Sequence[Measurement], budget: int) -> list[Outcome]:
         """Every metric of one round in the order of its table. Power is read together with throughput."""
-        factor = CPU_FACTOR if self.is_cpu else noise_factor(self.checks)
+        factor = self.rules.factor or (CPU_FACTOR if self.is_cpu else noise_factor(self.checks))
         question = Question(budget=budget, factor=factor, siblings=self.siblings, pooled=not self.is_cpu)
         outcomes: dict[str, Outcome] = {}
         for metric, rule in asked.rules.items():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_charllm.campaign.campaign import Campaign
     from pytest_charllm.campaign.settings import CampaignProgress, Settings
     from pytest_charllm.hardware import Machine
+    from pytest_charllm.judge.rules import Rules
     from pytest_charllm.records import Baseline
 
 NOT_LAUNCHED = "none on record, not launched"
@@ -75,10 +78,22 @@ def _settings(
         faults=options.faults,
         seed=options.seed,
         replay=options.replay,
+        rules=_rules(options.rules),
         arguments=command_line(config),
         on_progress=on_progress,
         find_baseline=find_baseline,
     )
+
+
+def _rules(path: Path | None) -> Rules:
+    from pytest_charllm.judge.rules import NO_CHANGE, rules_of
+
+    if path is None:
+        return NO_CHANGE
+    try:
+        return rules_of(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"--charllm-rules: {path}: {error}") from None
 
 
 def _refuse_absent_ranks(options: Options, ranks: int) -> None:

@@ -38,6 +38,10 @@ class Options:
     root: Path
     shipped: Path
     replay: Path | None
+    rules: Path | None
+    """Tolerances in the place of those that ship; only with `replay`."""
+    known: Path | None
+    """Waivers in the place of ``known.toml``."""
     plan: bool
 
 
@@ -88,6 +92,14 @@ def add_options(parser: pytest.Parser) -> None:
         "--charllm-replay", metavar="DIR",
         help="Judge the launches of an earlier run (its directory, or a folder laid out like its launches/).",
     )  # fmt: skip
+    group.addoption(
+        "--charllm-rules", metavar="FILE",
+        help="With --charllm-replay: tolerances in the place of those that ship, and where they would have fired.",
+    )  # fmt: skip
+    group.addoption(
+        "--charllm-known", metavar="FILE",
+        help="Known regressions and until when they are. Default: known.toml in the root and in suites/.",
+    )  # fmt: skip
 
 
 def read_options(config: pytest.Config) -> Options:
@@ -97,6 +109,9 @@ def read_options(config: pytest.Config) -> Options:
     replay = _folder("--charllm-replay", get("charllm_replay"), here)
     if replay is not None and get("charllm_inject"):
         raise pytest.UsageError("--charllm-inject: nothing can be injected into recorded launches (--charllm-replay)")
+    rules = _file("--charllm-rules", get("charllm_rules"), here)
+    if rules is not None and replay is None:
+        raise pytest.UsageError("--charllm-rules: only recorded launches are judged by other rules (--charllm-replay)")
     return Options(
         gpu=_gpus(get("charllm_gpu")),
         microbatch=_microbatches(get("charllm_microbatch")),
@@ -111,6 +126,8 @@ def read_options(config: pytest.Config) -> Options:
         root=_folder("--charllm-dir", get("charllm_dir"), here) or project / ".charllm",
         shipped=_folder("--charllm-baselines", get("charllm_baselines"), here) or project / "baselines",
         replay=_launches(replay) if replay is not None else None,
+        rules=rules,
+        known=_file("--charllm-known", get("charllm_known"), here),
         plan=get("charllm_plan"),
     )
 
@@ -189,6 +206,15 @@ def _folder(option: str, text: str | None, here: Path) -> Path | None:
     if text is not None and not text.strip():
         raise pytest.UsageError(f"{option}: no folder given; name one, or leave the option out")
     return here / text if text is not None else None
+
+
+def _file(option: str, text: str | None, here: Path) -> Path | None:
+    if text is None:
+        return None
+    path = here / text
+    if not path.is_file():
+        raise pytest.UsageError(f"{option}: {path} is no file")
+    return path
 
 
 def _at_least(option: str, text: str | None, least: int) -> int | None:

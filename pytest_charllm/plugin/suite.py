@@ -49,8 +49,9 @@ class Suite:
         """Start the campaign over these items. Raises `BadInput` where it cannot start."""
         from pytest_charllm.plugin.waivers import read_waivers
 
-        project = self.options.project
-        self._waivers = read_waivers([project / "known.toml", project / "suites" / "known.toml"])
+        project, named = self.options.project, self.options.known
+        usual = [project / "known.toml", project / "suites" / "known.toml"]
+        self._waivers = read_waivers(usual if named is None else [named])
         self.campaign = opening.open_campaign(self._config, self.options, self.machine, items, self.progress)
 
     def close(self, *, interrupted: bool) -> None:

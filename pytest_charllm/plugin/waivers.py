@@ -5,6 +5,7 @@
     metric = "throughput"
     delta = 0.05                      # relative where the metric is, else in its unit
     until = 2027-01-31                # the last day it holds
+    ticket = "PERF-1234"              # where it is followed up
     because = "all-gather of the new NCCL, reported upstream"
 
 A waiver never hides more than it says: past its delta or its date, on another metric, or where a strict check failed,
@@ -32,8 +33,13 @@ class Waiver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     metric: str
     delta: float
     until: datetime.date
-    because: str
+    ticket: str
+    because: str = ""
     hardware: str | None = None
+
+    def told(self, *more: str) -> str:
+        """``slower softmax in the new torch (PERF-1234, known until 2027-01-31)``."""
+        return f"{self.because} ({', '.join([self.ticket, *more])})".lstrip()
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,7 +64,7 @@ def waive(
         limits = [(waiver, _lapse(waiver, metric, today)) for waiver in named]
         holding = [waiver for waiver, lapse in limits if lapse is None]
         if holding:
-            reasons.append(f"{metric.metric}: {holding[0].because} (known until {holding[0].until})")
+            reasons.append(f"{metric.metric}: {holding[0].told(f'known until {holding[0].until}')}")
         lapsed += [lapse for _, lapse in limits if lapse is not None and not holding]
     return ("; ".join(reasons) if len(reasons) == len(moved) else None), tuple(lapsed)
 
@@ -71,8 +77,8 @@ def _read(path: Path) -> tuple[Waiver, ...]:
     for number, waiver in enumerate(entries, 1):
         if waiver.metric not in METRICS:
             raise BadInput(f"{path}: entry {number}: metric {waiver.metric!r} is none of {', '.join(METRICS)}")
-        if not waiver.delta > 0 or not waiver.because.strip():
-            raise BadInput(f"{path}: entry {number}: delta must be above 0 and because must say why")
+        if not waiver.delta > 0 or not waiver.ticket.strip():
+            raise BadInput(f"{path}: entry {number}: delta must be above 0 and ticket must say where it is followed up")
     return entries
 
 
@@ -86,7 +92,7 @@ def _names(waiver: Waiver, key: str, metric: str, variant: str) -> bool:
 
 def _lapse(waiver: Waiver, metric: MetricVerdict, today: datetime.date) -> str | None:
     if today > waiver.until:
-        return f"{metric.metric} was known until {waiver.until}: {waiver.because}"
+        return f"{metric.metric} was known until {waiver.until}: {waiver.told()}"
     if metric.change is None or abs(metric.change) > waiver.delta:
-        return f"{metric.metric} is known up to {waiver.delta:g} only: {waiver.because}"
+        return f"{metric.metric} is known up to {waiver.delta:g} only: {waiver.told()}"
     return None

@@ -125,6 +125,7 @@ scenario = "llama3-1b.*"
 metric = "throughput"
 delta = {delta}
 until = {until}
+ticket = "PERF-1"
 because = "slow all-gather, reported upstream"
 """
 
@@ -169,6 +170,17 @@ def test_runxfail_shows_the_regression(inner):
     inner.pytester.makefile(".toml", known=KNOWN.format(delta=0.15, until="2999-01-01"))
     inner.scripted(verdict=Verdict.REGRESSION, metrics=(SLOWER,))
     inner.run("--runxfail").assert_outcomes(failed=1)
+
+
+def test_waivers_of_another_file(inner):
+    """A shared list of a fleet; the project's own file is then left alone, so that both are never mixed up."""
+    inner.suite(CHECK)
+    inner.pytester.makefile(".toml", known="not TOML", fleet=KNOWN.format(delta=0.15, until="2999-01-01"))
+    inner.scripted(verdict=Verdict.REGRESSION, metrics=(SLOWER,))
+    inner.run("--charllm-known=fleet.toml").assert_outcomes(xfailed=1)
+    result = inner.run("--charllm-known=flet.toml")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --charllm-known: *flet.toml is no file"])
 
 
 def test_bad_waiver_file_is_a_usage_error(inner):

@@ -14,7 +14,7 @@ TODAY = datetime.date(2026, 11, 29)
 
 
 def waiver(**changes) -> Waiver:
-    fields = {"scenario": "llama3-*", "metric": "throughput", "delta": 0.05, "until": TODAY, "because": "known"}
+    fields = {"scenario": "llama3-*", "metric": "throughput", "delta": 0.05, "until": TODAY, "ticket": "PERF-1"}
     return Waiver(**{**fields, **changes})
 
 
@@ -67,12 +67,12 @@ def test_regression_without_moved_metric_is_never_waived():
         ("[[known]\n", "known.toml: "),
         ('[[known]]\nscenario = "a"\n', "missing required field"),
         (
-            '[[known]]\nscenario="a"\nmetric="speed"\ndelta=0.1\nuntil=2026-01-01\nbecause="b"\n',
+            '[[known]]\nscenario="a"\nmetric="speed"\ndelta=0.1\nuntil=2026-01-01\nticket="b"\n',
             "entry 1: metric 'speed'",
         ),
-        ('[[known]]\nscenario="a"\nmetric="mfu"\ndelta=0\nuntil=2026-01-01\nbecause="b"\n', "entry 1: delta"),
-        ('[[known]]\nscenario="a"\nmetric="mfu"\ndelta=0.1\nuntil=2026-01-01\nbecause=" "\n', "because must say why"),
-        ('[[known]]\nscenario="a"\nmetric="mfu"\ndelta=0.1\nuntil="soon"\nbecause="b"\n', "until"),
+        ('[[known]]\nscenario="a"\nmetric="mfu"\ndelta=0\nuntil=2026-01-01\nticket="b"\n', "entry 1: delta"),
+        ('[[known]]\nscenario="a"\nmetric="mfu"\ndelta=0.1\nuntil=2026-01-01\nticket=" "\n', "ticket must say"),
+        ('[[known]]\nscenario="a"\nmetric="mfu"\ndelta=0.1\nuntil="soon"\nticket="b"\n', "until"),
     ],
 )
 def test_bad_file_names_itself(tmp_path, text, says):
