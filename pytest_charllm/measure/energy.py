@@ -22,8 +22,12 @@ IMPLAUSIBLE = 1.2
 def energy(window: DeviceWindow) -> tuple[Value, Finding | None]:
     """Joules of one device over its window, and the finding when the two ways of measuring disagree.
 
-    Without one of the two the other is used; `source` names the one used and `reason` what is missing.
+    Without one of the two the other is used; `source` names the one used and `reason` what is missing. Where one is
+    there and stuck, neither is: they contradict each other, and who is right cannot be told.
     """
+    for quantity in ("energy_j", "package_energy_j", "power_instant_w"):
+        if (text := window.stuck(quantity)) is not None:
+            return _none(f"{quantity} {text}"), None
     counter, area = counter_energy(window), integral_energy(window)
     if counter.value is None and area.value is None:
         return Value(value=None, unit=UNIT, reason=f"counter: {counter.reason}; integral: {area.reason}"), None

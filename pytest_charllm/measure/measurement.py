@@ -132,6 +132,9 @@ def _semantics(windows: Sequence[DeviceWindow]) -> dict[str, str]:
     for window in windows:
         for quantity, meaning in window.line.semantics.items():
             meanings.setdefault(quantity, set()).add(meaning)
+        if window.line.capabilities.get("energy_j", "ok") != "ok" and "power_instant_w" in window.line.capabilities:
+            # A sum over samples is another quantity than what a counter saw, and is not compared with it.
+            meanings.setdefault("energy_j", set()).add("integral of power_instant_w")
     return {quantity: " / ".join(sorted(several)) for quantity, several in sorted(meanings.items())}
 
 

@@ -59,6 +59,11 @@ class DeviceWindow:
         refresh_ns = max(self.period_ns, round(self.line.refresh_s * 1e9))
         return stale(quantity, self.series, self.begin_ns, self.end_ns, refresh_ns)
 
+    def stuck(self, quantity: str) -> str | None:
+        """Why so much of the window is stale that nothing which depends on this quantity is to be believed, or None."""
+        old = self.stale(quantity)
+        return old.text if old is not None and old.total_ns > (1 - COVERAGE_NEEDED) * self.duration_ns else None
+
     def _period_ns(self, quantity: str) -> int:
         return self.slow_period_ns if quantity in self.line.slow else self.period_ns
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from pytest_charllm.devices.probe import ComputeProcess
@@ -91,3 +93,43 @@ def test_two_gpus_are_another_set_of_devices(lab, make):
     campaign = lab.open(A, two, machine=make.h200(gpus=2), launches=1)
     assert campaign.evidence(parse_key(A)).invalid is None
     assert "17 of 18 links are up" in campaign.evidence(parse_key(two)).invalid
+
+
+def holes(lines: list[dict]) -> list[dict]:
+    """Two of five samples lost, all over the trace."""
+    kept, count = [], 0
+    for line in lines:
+        count += line["line"] == "sample"
+        if line["line"] != "sample" or count % 5 < 3:
+            kept.append(line)
+    return kept
+
+
+def stuck(lines: list[dict]) -> list[dict]:
+    """The power sensor of a board whose other sensors go on."""
+    for line in lines:
+        if line["line"] == "sample":
+            line["values"]["power_instant_w"] = 612.5
+            line["values"]["power_average_w"] += line["mono_ns"] % 7
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (holes, "core temp end: core_temp_c seen in 62 % of the window, 95 % needed; hbm temp end: hbm_temp_c seen in"),
+        (stuck, "energy per token: power_instant_w stale: unchanged for 6.2 s while power_average_w moved"),
+    ],
+)
+def test_a_replay_of_damaged_telemetry_is_inconclusive(lab, damage, named):
+    """Launches as fast as those on record, whose sensors prove nothing: never a PASS, and the reason by name."""
+    lab.put_on_record(A)
+    recorded = lab.open(A)
+    assert recorded.judge(parse_key(A)).verdict is Verdict.PASS
+    for path in (recorded.run.path / "launches").rglob("telemetry.jsonl"):
+        lines = damage([json.loads(line) for line in path.read_text().splitlines()])
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    lab.launcher = None
+    judgement = lab.open(A, replay=recorded.run.path / "launches").judge(parse_key(A))
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert named in judgement.because, judgement.because
