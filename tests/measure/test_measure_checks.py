@@ -127,4 +127,5 @@ def test_layout_without_a_prediction_says_so(make: SimpleNamespace) -> None:
     plain = Scenario(work=scenario.work, layout=Layout(dp=2))
     launch = replace(diagnostic(make, plain), scenario=scenario)
     measurement = measure(launch, None, make.machine())
-    assert [finding.kind for finding in measurement.findings] == ["unchecked"]
+    assert not {"FLOPs", "collective count"} & {check.name for check in measurement.checks}
+    assert [finding.kind for finding in measurement.findings] == ["unchecked", "unchecked"]
