@@ -14,8 +14,9 @@ each call appends a line, so that whatever ends the process leaves what it had d
     {"line":"end","mono_ns":...,"s":0.5,"peak_memory_bytes":...}      at exit, where there were events
 
 `mono_ns` is CLOCK_MONOTONIC, `cpu_ns` this process's CPU time. Where torch has a CUDA context by then, a call also
-records an event in the current stream, and the device's own time counts: the host may be many steps ahead. Nothing
-waits for the device, except once at exit, to tie its clock to the host's.
+records an event in the current stream of the current device (`torch.cuda.set_device`), and the device's own time
+counts: the host may be many steps ahead. Nothing waits for the device, except once at exit, to tie its clock to the
+host's.
 
 Standard library only, and nothing of torch is imported here: a script pays for what it uses.
 """
