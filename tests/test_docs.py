@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_charllm.judge import tolerances
+from pytest_charllm.measure.values import DEVICE_METRICS
 from pytest_charllm.plugin import options, outcomes
 from pytest_charllm.records import METRICS
 
@@ -101,6 +102,13 @@ def test_tolerances_of_the_page_are_those_of_the_judge(metric: str) -> None:
     scale = 100 if kind.relative or kind.unit == "share" else 1
     numbers = [float(re.findall(r"[0-9.]+", cell)[0]) for cell in row.groups()]
     assert numbers == pytest.approx([scale * rule.floor, scale * rule.cap])
+
+
+@pytest.mark.parametrize("metric", DEVICE_METRICS)
+def test_metrics_of_sensors_are_defined(metric: str) -> None:
+    """A number whose formula nobody can look up."""
+    rows = [line for line in (DOCS / "metrics.md").read_text().splitlines() if line.startswith("| ")]
+    assert any(f"`{metric}`" in row.split(" | ")[0] for row in rows)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])

@@ -25,6 +25,8 @@ def energy(window: DeviceWindow) -> tuple[Value, Finding | None]:
     Without one of the two the other is used; `source` names the one used and `reason` what is missing. Where one is
     there and stuck, neither is: they contradict each other, and who is right cannot be told.
     """
+    if (reason := _too_short(window)) is not None:
+        return _none(reason), None
     for quantity in ("energy_j", "package_energy_j", "power_instant_w"):
         if (text := window.stuck(quantity)) is not None:
             return _none(f"{quantity} {text}"), None
@@ -49,8 +51,8 @@ def counter_energy(window: DeviceWindow) -> Value:
     readings = window.series(quantity)
     if not readings:
         return _none(window.absent(quantity))
-    if window.duration_s < SHORTEST_S:
-        return _none(f"a window of {window.duration_s:.2f} s is shorter than {SHORTEST_S:g} s")
+    if (reason := _too_short(window)) is not None:
+        return _none(reason)
     if went_backwards(readings):
         return _none(f"{quantity} went backwards: the counter was reset")
     points = refreshes(readings)
@@ -73,6 +75,12 @@ def integral_energy(window: DeviceWindow) -> Value:
     """Trapezoid of instant power over the window."""
     value = window.sampled("power_instant_w", UNIT, lambda readings: integral(readings, window.begin_ns, window.end_ns))
     return value if value.value is None else replace(value, source="integral")
+
+
+def _too_short(window: DeviceWindow) -> str | None:
+    if window.duration_s >= SHORTEST_S:
+        return None
+    return f"a window of {window.duration_s:.2f} s is shorter than {SHORTEST_S:g} s"
 
 
 def _none(reason: str) -> Value:
