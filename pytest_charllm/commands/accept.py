@@ -142,7 +142,7 @@ def _accept_one(
         new_level=judgement.verdict in (Verdict.IMPROVED, Verdict.REGRESSION),
         speed_on_record=not disagreement,
         workload=_workload([*launches, *run.measurements(key, Pass.DIAGNOSTIC)]),
-        samples=tuple(_sample(launch) for launch in launches),
+        samples=tuple(sample_of(launch) for launch in launches),
     )
     path = store.write(Baseline(scenario_key=key, comparable=comparable, stacks=(*history, stack)), machine)
     notes = [f"a new file, the old one was not comparable: {incomparable}"] if incomparable else []
@@ -225,7 +225,8 @@ def _workload(measured: Sequence[Measurement]) -> dict[str, str]:
     return {part: text for measurement in measured for part, text in measurement.workload.items()}
 
 
-def _sample(launch: Measurement) -> BaselineSample:
+def sample_of(launch: Measurement) -> BaselineSample:
+    """What goes on record of one launch: the metrics that it has."""
     numbers = {metric: launch.number(metric) for metric in METRICS}
     return BaselineSample(
         launch_id=launch.launch_id,

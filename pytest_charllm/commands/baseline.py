@@ -1,4 +1,4 @@
-"""``pytest-charllm baseline accept | list | show``."""
+"""``pytest-charllm baseline accept | bridge | diff | list | show``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import getpass
 import os
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
 from pytest_charllm.commands import BAD_INPUT, OK, REFUSED
-from pytest_charllm.commands.accept import Accepted, accept
+from pytest_charllm.commands.accept import Accepted, accept, sample_of
+from pytest_charllm.commands.bridge import bridge
+from pytest_charllm.commands.diff import compared, medians, medians_of, provenance
+from pytest_charllm.commands.upkeep import asked_for, duplicates, orphan
 from pytest_charllm.errors import BadInput, BadRecord
 from pytest_charllm.records import METRICS, Baseline, BaselineStack, Comparable, Stack
 from pytest_charllm.report.numbers import value
@@ -53,16 +56,23 @@ def run_accept(options: argparse.Namespace) -> int:
 def run_list(options: argparse.Namespace) -> int:
     """A file that cannot be trusted is named on stderr; the others are listed all the same."""
     entries = [entry for entry in _store(options).entries() if options.variant in (None, entry.variant)]
-    rows, broken = [], 0
+    rows, found, broken = [], [], 0
     for entry in entries:
         try:
-            rows.append(_listed(entry, _read(entry)))
+            baseline = _read(entry)
+            rows.append(_listed(entry, baseline))
+            found.append((entry, baseline))
         except BadRecord as error:
             broken += 1
             print(f"pytest-charllm: {error}", file=sys.stderr)
     if rows:
         headers = ("hardware", "shape", "scenario", "tokens/s/GPU", "W", "Gate A", "stacks", "launches", "accepted")
         print(grid(headers, rows, headers[3:8]))
+        asked = asked_for(options.root)
+        orphans = [reason for entry, _ in found if (reason := orphan(entry, asked)) is not None]
+        for title, lines in (("orphans", orphans), ("duplicates", list(duplicates(_store(options), found)))):
+            if lines:
+                print("\n" + section(title, "\n".join(lines)))
     elif not broken:
         print("no baselines" + (f" for {options.variant}" if options.variant else ""))
     return BAD_INPUT if broken else OK
@@ -85,6 +95,71 @@ def run_show(options: argparse.Namespace) -> int:
         )  # fmt: skip
     print("\n\n\n".join(_shown(entry, _read(entry)) for entry in found))
     return OK
+
+
+def run_diff(options: argparse.Namespace) -> int:
+    """With a run, its launches against what is on record; without one, each reference against what it replaced."""
+    told = _diff_run(options) if options.run else _diff_record(options)
+    if not told:
+        raise BadInput("nothing to compare" + (f" that matches {options.only}" if options.only else ""))
+    print("\n\n\n".join(told))
+    return OK
+
+
+def run_bridge(options: argparse.Namespace) -> int:
+    """Exit code 1 when at least one scenario could not be bridged; the others are written all the same."""
+    run, store, refused = RunDirectory.open(options.root, options.run), _store(options), 0
+    for key in filter(_wanted(options.only), run.scenario_keys()):
+        try:
+            done = bridge(run, store, key, options.because)
+        except BadInput as error:
+            refused += 1
+            print(f"refused {error}", file=sys.stderr)
+            continue
+        table = compared(medians_of(done.old), medians_of(done.new), run.info.machine.variant)
+        print(section(f"{key}: {shown(done.path)}", table))
+    return REFUSED if refused else OK
+
+
+def _diff_run(options: argparse.Namespace) -> list[str]:
+    run, store, told = RunDirectory.open(options.root, options.run), _store(options), []
+    machine = run.info.machine
+    for key in filter(_wanted(options.only), run.scenario_keys()):
+        launches, baseline = run.measurements(key), store.find(machine, key)
+        if not launches:
+            continue
+        title = f"{key} on {machine.variant} {machine.shape}"
+        if baseline is None:
+            told.append(f"{title}\n  nothing on record: all of it is new")
+            continue
+        old, judgement, here = baseline.reference, run.judgement(key), run.comparable(key)
+        verdict = "not judged" if judgement is None else f"{judgement.verdict}: {judgement.because}"
+        unlike = baseline.comparable.difference(here) if here is not None else None
+        new = [("new", f"run {run.id}: {verdict}"), *([("not comparable", unlike)] if unlike else [])]
+        table = compared(medians_of(old), medians([sample_of(launch).values for launch in launches]), machine.variant)
+        told.append(section(title, f"{provenance(old, launches[-1].stack, new)}\n\n{table}"))
+    return told
+
+
+def _diff_record(options: argparse.Namespace) -> list[str]:
+    told, wanted = [], _wanted(options.only)
+    for entry in _store(options).entries():
+        if not wanted(entry.key):
+            continue
+        baseline = _read(entry)
+        title = f"{entry.key} on {entry.variant} {entry.shape}"
+        if len(baseline.stacks) < 2:
+            told.append(f"{title}\n  first on record: nothing before it")
+            continue
+        old, new = baseline.stacks[-2:]
+        whence = [("new", f"run {new.run_id}, accepted {new.accepted[:10]}: {new.because}")]
+        table = compared(medians_of(old), medians_of(new), entry.variant)
+        told.append(section(title, f"{provenance(old, new.stack, whence)}\n\n{table}"))
+    return told
+
+
+def _wanted(only: str | None) -> Callable[[str], bool]:
+    return lambda key: only is None or only in key or fnmatchcase(key, only)
 
 
 def _store(options: argparse.Namespace) -> BaselineStore:

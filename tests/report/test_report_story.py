@@ -9,8 +9,19 @@ from pathlib import Path
 import msgspec
 
 from pytest_charllm.hardware import Machine
-from pytest_charllm.records import METRICS, Failure, Measurement, MetricVerdict, Stack, Validity, Value, Verdict
+from pytest_charllm.records import (
+    METRICS,
+    Diagnosis,
+    Failure,
+    Measurement,
+    MetricVerdict,
+    Stack,
+    Validity,
+    Value,
+    Verdict,
+)
 from pytest_charllm.report.case import Case
+from pytest_charllm.report.line import why
 from pytest_charllm.report.properties import properties
 from pytest_charllm.report.story import story
 from pytest_charllm.report.text import WIDTH
@@ -247,3 +258,19 @@ def test_properties_are_json(regression: Case, injected: Case) -> None:
     assert facts["units"]["energy_per_token"] == "J/token"
     assert facts["stack"] == {"torch": "2.11.0", "driver": "590.12"}
     assert properties(injected)["injected"] == [{"name": "slowdown", "requested": 0.1, "achieved": 0.102}]
+
+
+def test_diagnosis_stands_below_the_numbers_that_moved(h200: Machine, regression: Case) -> None:
+    """The one line that people look for; in the table it is the conclusion alone."""
+    assert regression.judgement is not None
+    line = "-5.2 % tokens/s; SM clock -5.9 %, thermal slowdown 41 s of 60 s: cooling, GPU-7cd6... slot 3"
+    said = Diagnosis(rule="thermal", cause="cooling, GPU-7cd6... slot 3", text=line)
+    case = dataclasses.replace(regression, judgement=msgspec.structs.replace(regression.judgement, diagnosis=(said,)))
+    assert f"\n\ndiagnosis\n  {line}\n\nmetrics\n" in story(case, machine=h200, rerun=RERUN)
+    assert why(case) == "throughput -5.2 % (tolerance 1.5 %); cooling, GPU-7cd6... slot 3; energy per token +5.7 %"
+    assert properties(case)["diagnosis"] == [line]
+    changed = Diagnosis(rule="workload", cause="the workload changed: attention flash on record, math here", text="")
+    case = dataclasses.replace(
+        regression, judgement=msgspec.structs.replace(regression.judgement, diagnosis=(changed,))
+    )
+    assert why(case).startswith("the workload changed: attention flash on record, math here; throughput")

