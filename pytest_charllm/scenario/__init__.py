@@ -3,6 +3,20 @@
 Here are the words alone (`Scenario` and its parts): importing them reads no table.
 """
 
-from pytest_charllm.scenario.spec import Layout, Options, Precision, Recompute, Scenario, Script, Sharding, Training
+from pytest_charllm.scenario.spec import (
+    Collective,
+    CollectiveOp,
+    Layout,
+    Options,
+    Precision,
+    Recompute,
+    Scenario,
+    Script,
+    Sharding,
+    Training,
+)
 
-__all__ = ["Layout", "Options", "Precision", "Recompute", "Scenario", "Script", "Sharding", "Training"]
+__all__ = [
+    "Collective", "CollectiveOp", "Layout", "Options", "Precision", "Recompute", "Scenario", "Script", "Sharding",
+    "Training",
+]  # fmt: skip

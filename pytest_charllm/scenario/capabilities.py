@@ -7,7 +7,9 @@ import msgspec
 from pytest_charllm.scenario.layout import SCHEDULES
 from pytest_charllm.scenario.models import Family, shape
 from pytest_charllm.scenario.spec import (
+    COLLECTIVE_ENGINE,
     SCRIPT_ENGINE,
+    Collective,
     Layout,
     Options,
     Precision,
@@ -76,6 +78,8 @@ def unsupported(scenario: Scenario) -> str | None:
     """The first thing asked for that the scenario's engine does not do, as one line; None where it does everything."""
     if isinstance(scenario.work, Script):
         return _unsupported_script(scenario)
+    if isinstance(scenario.work, Collective):
+        return _unsupported_collective(scenario)
     engine = ENGINES.get(scenario.engine)
     if engine is None:
         return f"{scenario.engine!r} is not known; engines: {', '.join(ENGINES)}"
@@ -118,4 +122,15 @@ def _unsupported_script(scenario: Scenario) -> str | None:
         return f"{scenario.engine} does not run scripts"
     if scenario.options != Options():
         return "the options of a script are among its own arguments"
+    return None
+
+
+def _unsupported_collective(scenario: Scenario) -> str | None:
+    """Its ranks are one group: an axis of training is measured by a world of that many ranks."""
+    if scenario.engine != COLLECTIVE_ENGINE:
+        return f"{scenario.engine} does not run collectives alone"
+    if scenario.options != Options():
+        return "a collective alone has no options"
+    if scenario.layout != Layout(dp=scenario.layout.dp):
+        return "the ranks of a collective are all alike; write dp and their number"
     return None

@@ -11,7 +11,7 @@ from pytest_charllm.scenario.capabilities import unsupported
 from pytest_charllm.scenario.layout import format_layout
 from pytest_charllm.scenario.memory import need
 from pytest_charllm.scenario.models import sequence, shape_of
-from pytest_charllm.scenario.spec import DEFAULT_ENGINE, Precision, Recompute, Scenario, Script, Sharding
+from pytest_charllm.scenario.spec import DEFAULT_ENGINE, Collective, Precision, Recompute, Scenario, Script, Sharding
 from pytest_charllm.scenario.stages import V_SHAPES, schedule_of
 
 MEMORY_MARGIN = 1.1
@@ -43,7 +43,7 @@ def infeasible(scenario: Scenario, hardware: Hardware, machine: Machine) -> Brok
 
     Raises `BadInput` for an unknown model or depth: that is a mistake of the caller, not a limit of the machine.
     """
-    for rule in SCRIPT_RULES if isinstance(scenario.work, Script) else RULES:
+    for rule in _RULES_OF.get(type(scenario.work), RULES):
         broken = rule(scenario, hardware, machine)
         if broken is not None:
             return broken
@@ -55,6 +55,8 @@ def numbers(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken 
     work, layout = scenario.work, scenario.layout
     if isinstance(work, Script):
         values = {"tokens_per_step": work.tokens_per_step}
+    elif isinstance(work, Collective):
+        values = {"largest": work.largest}
     else:
         values = {"microbatch": work.microbatch, "global batch": work.global_batch, "seq": work.seq}
     values |= {name: getattr(layout, name) for name in ("tp", "pp", "cp", "dp", "ep", "replicas")}
@@ -297,6 +299,11 @@ def memory(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken |
     )
 
 
+def company(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
+    """A collective of one rank moves nothing."""
+    return Broken("dp", "a collective needs dp2 or more") if scenario.layout.world < 2 else None
+
+
 RULES: tuple[Rule, ...] = (
     numbers, world, tensor_parallel, pipeline, context, ulysses, ring, experts, sharding, mixture, precision, batch,
     schedule, engine, deepspeed, memory,
@@ -304,3 +311,5 @@ RULES: tuple[Rule, ...] = (
 """In the order in which they are asked: `numbers` guards the divisions, `memory` relies on all before it."""
 
 SCRIPT_RULES: tuple[Rule, ...] = (numbers, world, engine)
+COLLECTIVE_RULES: tuple[Rule, ...] = (numbers, engine, company, world)
+_RULES_OF: dict[type, tuple[Rule, ...]] = {Script: SCRIPT_RULES, Collective: COLLECTIVE_RULES}

@@ -9,7 +9,7 @@ out and happens to be the default (all of a model's layers, its own sequence len
 a data-parallel rank, the schedule that a pipeline has anyway, stages of equal depth, a switch of an axis that is 1,
 weights that a pipeline keeps gathered anyway) is the same work, so it gives the same key: `canonical` is that normal
 form, and ``parse_key(format_key(s)) == canonical(s)`` for every scenario. A key that is not canonical is refused.
-Scripts have keys of their own, see `scenario.script`.
+Scripts have keys of their own, see `scenario.script`, and so have collectives, see `scenario.collective`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ import msgspec
 
 from pytest_charllm.errors import BadInput, did_you_mean
 from pytest_charllm.scenario.capabilities import ENGINES
+from pytest_charllm.scenario.collective import OPS, collective_key, parse_collective
 from pytest_charllm.scenario.layout import format_layout, parse_layout
 from pytest_charllm.scenario.models import shape
 from pytest_charllm.scenario.script import PREFIX, script_key
 from pytest_charllm.scenario.spec import (
     DEFAULT_ENGINE,
     DEFAULT_SCHEDULE,
+    Collective,
     Layout,
     Options,
     Precision,
@@ -87,6 +89,8 @@ def format_key(scenario: Scenario) -> str:
     """The key of a scenario. Raises `BadInput` where it names nothing that exists or would be longer than 120."""
     if isinstance(scenario.work, Script):
         return _of_bounded_length(script_key(scenario.work, scenario.layout))
+    if isinstance(scenario.work, Collective):
+        return collective_key(scenario.work, scenario.layout)
     scenario = canonical(scenario)
     work, options = scenario.training, scenario.options
     for name in ("microbatch", "global_batch", "seq"):
@@ -151,6 +155,8 @@ def parse_key(key: str) -> Scenario:
 def _parse(key: str) -> Scenario:
     if key.startswith(PREFIX):
         raise BadInput("a script's arguments are not in its key; give the Script itself")
+    if key.partition(".")[0] in OPS:
+        return parse_collective(key)
     model, *tokens = key.split(".")
     shape(model)
     fields: dict[str, Any] = {}

@@ -1,5 +1,5 @@
-"""The words of a scenario: what is run (`Training` or `Script`), how it is spread (`Layout`), with which switches
-(`Options`)."""
+"""The words of a scenario: what is run (`Training`, `Script` or `Collective`), how it is spread (`Layout`), with which
+switches (`Options`)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ from pytest_charllm.errors import BadInput
 DEFAULT_ENGINE = "native"
 SCRIPT_ENGINE = "script"
 """The engine of every `Script`, and of nothing else."""
+COLLECTIVE_ENGINE = "collective"
+"""The engine of every `Collective`, and of nothing else."""
+LARGEST_MESSAGE = 1 << 30
+"""Bytes up to which a collective is swept where its scenario does not say."""
 DEFAULT_SCHEDULE = "1f1b"
 """Of a pipeline whose layout names none, whatever the engine."""
 
@@ -27,6 +31,16 @@ class Sharding(StrEnum):
     ZERO1 = "zero1"
     ZERO2 = "zero2"
     ZERO3 = "zero3"
+
+
+class CollectiveOp(StrEnum):
+    """What is called. p2p: every rank sends to the next and receives from the one before, at the same time."""
+
+    ALL_REDUCE = "all-reduce"
+    ALL_GATHER = "all-gather"
+    REDUCE_SCATTER = "reduce-scatter"
+    ALL_TO_ALL = "all-to-all"
+    P2P = "p2p"
 
 
 class Recompute(StrEnum):
@@ -137,6 +151,16 @@ class Script(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
         return self.log is not None or self.log_file is not None
 
 
+class Collective(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="collective"
+):
+    """One operation between all ranks and nothing beside it, at every size of `scenario.collective.SIZES` up to
+    `largest` bytes. The layout is ``dp<N>``, N ranks that are alike."""
+
+    op: CollectiveOp
+    largest: int = LARGEST_MESSAGE
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Switches that change how the same work is computed."""
 
@@ -165,7 +189,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """What is run: work x layout x options x engine. Frozen and hashable; `key` names it independently of any test."""
 
-    work: Training | Script
+    work: Training | Script | Collective
     layout: Layout = Layout()
     options: Options = Options()
     engine: str = DEFAULT_ENGINE
@@ -173,12 +197,17 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     def __post_init__(self) -> None:
         if isinstance(self.work, Script) and self.engine == DEFAULT_ENGINE:
             msgspec.structs.force_setattr(self, "engine", SCRIPT_ENGINE)
+        if isinstance(self.work, Collective) and self.engine == DEFAULT_ENGINE:
+            msgspec.structs.force_setattr(self, "engine", COLLECTIVE_ENGINE)
 
     @property
     def training(self) -> Training:
-        """The work of a model of ours. Raises `BadInput` for a script: what it trains is not known."""
+        """The work of a model of ours. Raises `BadInput` for a script, since what it trains is not known, and for a
+        collective."""
         if isinstance(self.work, Script):
             raise BadInput(f"{self.key} is a script: what it trains is not known")
+        if isinstance(self.work, Collective):
+            raise BadInput(f"{self.key} trains nothing")
         return self.work
 
     @property
