@@ -49,7 +49,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from suites import study
 
-STUDIED = (study.GPT3_175B, study.LLAMA3_70B, study.MIXTRAL_8X7B, study.MIXTRAL_8X22B)
+STUDIED = (study.GPT3_175B, study.GPT3_175B_FSDP, study.LLAMA3_70B, study.MIXTRAL_8X7B, study.MIXTRAL_8X22B)
 CPU = torch.device("cpu")
 
 

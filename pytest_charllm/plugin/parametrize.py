@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -18,7 +19,7 @@ from pytest_charllm.errors import BadInput
 if TYPE_CHECKING:
     from pytest_charllm.campaign.settings import Planned
     from pytest_charllm.hardware import Machine
-    from pytest_charllm.scenario import Scenario, Script
+    from pytest_charllm.scenario import Layout, Scenario, Script
     from pytest_charllm.scenario.feasibility import Broken
 
 PARAMETER = "charllm_scenario"
@@ -36,15 +37,21 @@ class Rows:
     `layouts` maps a machine to layouts separated by blanks, e.g. ``{"h200-sxm:4x8": "tp2pp16 tp8dp4+fsdp"}``. A
     machine is ``<variant, family or *>:<nodes>x<gpus>``; the most exact entry that fits is taken, alone. ``*`` is any
     GPU, never ``cpu``. `microbatch` is in sequences per data-parallel rank, `global_batch` in sequences per optimizer
-    step, `seq` in tokens. `layers` cuts the model down to so many (everywhere, or per machine).
+    step, `seq` in tokens; `layers` cuts the model down to so many (everywhere, or per machine).
+
+    `reduces`: on these GPUs (a variant, a family, or ``*``) a machine without an entry takes the rows of a larger one
+    in a smaller form, see `scenario.reduced`; of its own family if there is one, else of the first.
+    `shares_optimizer`: data-parallel ranks share the optimizer (``dist-opt``) wherever nothing is sharded already.
     """
 
     model: str
     layouts: Mapping[str, str]
     microbatch: int | tuple[int, ...] = 1
     global_batch: int | None = None
-    seq: int | None = None
+    seq: int | tuple[int, ...] | None = None
     layers: int | Mapping[str, int] | None = None
+    reduces: str = ""
+    shares_optimizer: bool = False
 
     def __post_init__(self) -> None:
         """Here a `TypeError` points at the line of the suite; later it would come from somewhere inside."""
@@ -68,6 +75,7 @@ def scenarios(
     on: str | tuple[str, ...] = (),
     layout: str | None = None,
     speed: bool = True,
+    where: Callable[[Scenario], bool] | None = None,
     **options: Any,
 ) -> pytest.MarkDecorator:
     """Run a test once for each row that is meant for the machine at hand. May be stacked.
@@ -75,15 +83,15 @@ def scenarios(
     A row is a `Rows` table, a `Scenario`, a `Script`, or a key such as ``"llama3-1b.mb2"``. `on` narrows them to
     machines, named as in `Rows`; all but a table is otherwise meant for all. `layout` is what a `Script` spreads itself
     over (``"tp2dp4"``; default: one rank). `speed=False` judges by the strict checks alone, where the hardware is a
-    CPU; a script has none, so its speed is always judged. `options` are those of
-    `pytest_charllm.scenario.Options` (``recompute="full"``, ``precision="fp32"``, ``compile=False``) or ``engine``; a
-    tuple of values makes a row for each.
+    CPU; a script has none, so its speed is always judged. `where` says of a scenario whether it is wanted. `options`
+    are those of `pytest_charllm.scenario.Options` (``recompute="full"``, ``precision="fp32"``, ``compile=False``) or
+    ``engine``; a tuple of values makes a row for each.
     """
     if not rows:
         raise TypeError("scenarios() needs at least one row: Rows(...), a Scenario, a Script, or a key")
     rows = tuple(_checked_row(row, layout) for row in rows)
     machines = (on,) if isinstance(on, str) else on
-    return pytest.mark.charllm.with_args(*rows, on=machines, speed=speed, options=options)
+    return pytest.mark.charllm.with_args(*rows, on=machines, speed=speed, where=where, options=options)
 
 
 def parametrize(metafunc: pytest.Metafunc, machine: Machine, microbatches: tuple[int, ...] | None) -> None:
@@ -127,6 +135,8 @@ def collect(
     for mark in marks:
         for row in mark.args:
             for scenario in _scenarios(row, mark.kwargs["on"], machine, microbatches, mark.kwargs["options"]):
+                if mark.kwargs["where"] is not None and not mark.kwargs["where"](scenario):
+                    continue
                 planned = Planned(scenario, speed=mark.kwargs["speed"] or isinstance(scenario.work, Script))
                 yield CollectedScenario(planned, infeasible(scenario, hardware, machine))
 
@@ -136,7 +146,7 @@ def choose(table: Mapping[str, T], machine: Machine) -> T | None:
 
     Raises `BadInput` for an entry that names no machine at all, which would otherwise silently never run.
     """
-    from pytest_charllm.hardware.catalogue import CATALOGUE, resolve
+    from pytest_charllm.hardware.catalogue import resolve
 
     for text in table:
         name, _, shape = text.partition(":")
@@ -144,13 +154,18 @@ def choose(table: Mapping[str, T], machine: Machine) -> T | None:
             raise BadInput(f"machine {text!r} of a scenario table: write <variant, family or *>:<nodes>x<gpus>")
         if name != "*":
             resolve(name)
-    names = [machine.variant, CATALOGUE[machine.variant].family]
-    if machine.simulated:
-        names = ["cpu"]  # which does the training, whatever the sensors say
-    elif not machine.is_cpu:
-        names.append("*")
-    entries = (table.get(f"{name}:{machine.shape}") for name in names)
+    entries = (table.get(f"{name}:{machine.shape}") for name in _names(machine))
     return next((entry for entry in entries if entry is not None), None)
+
+
+def _names(machine: Machine) -> list[str]:
+    """What a table may call it, most exact first."""
+    from pytest_charllm.hardware.catalogue import CATALOGUE
+
+    if machine.simulated:
+        return ["cpu"]  # which does the training, whatever the sensors say
+    names = [machine.variant, CATALOGUE[machine.variant].family]
+    return names if machine.is_cpu else [*names, "*"]
 
 
 def scripted(script: Script, layout: str | None) -> Scenario:
@@ -198,19 +213,42 @@ def _scenarios(
 def _of_table(
     rows: Rows, machine: Machine, microbatches: tuple[int, ...] | None, options: Mapping[str, Any]
 ) -> Iterator[Scenario]:
-    from pytest_charllm.scenario import Scenario, Training
-    from pytest_charllm.scenario.layout import parse_layout
+    from pytest_charllm.scenario import Options, Scenario, Sharding, Training
 
-    layouts = choose(rows.layouts, machine)
-    if layouts is None:
-        return
-    layers = choose(rows.layers, machine) if isinstance(rows.layers, Mapping) else rows.layers
-    for text in layouts.split():
-        for microbatch in microbatches or _tuple(rows.microbatch):
-            work = Training(
-                model=rows.model, microbatch=microbatch, layers=layers, global_batch=rows.global_batch, seq=rows.seq
-            )
-            yield from _with_options(Scenario(work=work, layout=parse_layout(text)), options)
+    for layout, layers, batch in _table_of(rows, machine):
+        shared = rows.shares_optimizer and layout.dp > 1 and layout.sharding is Sharding.NONE
+        for microbatch, seq in itertools.product(microbatches or _tuple(rows.microbatch), _tuple(rows.seq)):
+            work = Training(model=rows.model, microbatch=microbatch, layers=layers, global_batch=batch, seq=seq)
+            row = Scenario(work=work, layout=layout, options=Options(distributed_optimizer=shared))
+            yield from _with_options(row, options)
+
+
+def _table_of(rows: Rows, machine: Machine) -> list[tuple[Layout, int | None, int | None]]:
+    """(layout, layers, global batch) of every row on this machine, reduced where `rows` say so."""
+    from pytest_charllm.hardware.catalogue import CATALOGUE
+    from pytest_charllm.scenario.layout import parse_layout
+    from pytest_charllm.scenario.reduced import reduced
+
+    text = choose(rows.layouts, machine)
+    if text is not None:
+        layers = choose(rows.layers, machine) if isinstance(rows.layers, Mapping) else rows.layers
+        return [(parse_layout(layout), layers, rows.global_batch) for layout in text.split()]
+    source = _larger(rows.layouts, machine) if rows.reduces in _names(machine) else None
+    if source is None:
+        return []
+    layouts = [parse_layout(layout) for layout in rows.layouts[source].split()]
+    smaller = reduced(rows.model, layouts, rows.global_batch, CATALOGUE[machine.variant], machine)
+    return [(layout, smaller.layers, batch) for layout, batch in smaller.rows]
+
+
+def _larger(table: Mapping[str, str], machine: Machine) -> str | None:
+    """The entry whose rows this machine takes in a smaller form: of more GPUs, of its own family if there is one."""
+    from pytest_charllm.hardware.catalogue import CATALOGUE, resolve
+
+    family = CATALOGUE[machine.variant].family
+    larger = [text for text in table if prod(map(int, text.partition(":")[2].split("x"))) > machine.world]
+    own = (text for text in larger if family in {hardware.family for hardware in resolve(text.partition(":")[0])})
+    return next(own, larger[0] if larger else None)
 
 
 def _of_key(

@@ -1,0 +1,33 @@
+"""What tests about trends share: the same row with one thing changed, and what is said where a trend is broken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from pytest_charllm import Layout, Scenario, TrendBroken
+
+
+def with_options(scenario: Scenario, **options: Any) -> Scenario:
+    return replace(scenario, options=replace(scenario.options, **options))
+
+
+def with_work(scenario: Scenario, **work: Any) -> Scenario:
+    return replace(scenario, work=replace(scenario.training, **work))
+
+
+def with_layout(scenario: Scenario, layout: Layout) -> Scenario:
+    return replace(scenario, layout=layout)
+
+
+def at_least(what: str, value: float, limit: float) -> None:
+    """Raises `TrendBroken` where `value` is below `limit`."""
+    if not value >= limit:
+        raise TrendBroken(f"{what} {value:.4g}, expected at least {limit:.4g}")
+
+
+def at_most(what: str, value: float, limit: float) -> None:
+    """Raises `TrendBroken` where `value` is above `limit`."""
+    if not value <= limit:
+        raise TrendBroken(f"{what} {value:.4g}, expected at most {limit:.4g}")
