@@ -25,7 +25,7 @@ def begin(config: pytest.Config, state: State, machine: Machine, items: list[pyt
         raise pytest.UsageError(
             "--charllm-assume runs nothing: add --charllm-plan or --collect-only, or replay launches of such a machine"
         )
-    _deselect(config, items)
+    _deselect(config, items, machine)
     if options.plan:
         from pytest_charllm.plugin.plan import PlanPrinter
 
@@ -46,15 +46,30 @@ def _lists_only(config: pytest.Config) -> bool:
     return option.collectonly or option.setupplan or option.showfixtures or option.show_fixtures_per_test
 
 
-def _deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
+class Elsewhere:
+    """One line at the end for all that is for other machines, in the place of a skip for each."""
+
+    def __init__(self, line: str) -> None:
+        self._line = line
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        terminalreporter.write_line(self._line)
+
+
+def _deselect(config: pytest.Config, items: list[pytest.Item], machine: Machine) -> None:
     absent = [item for item in items if is_ours(item) and _has_no_row(item)]
     for item in absent:
         if item.get_closest_marker(ITEM_MARK) is None:  # pytest never asked us for its rows
             raise pytest.UsageError(f"{item.nodeid}: a unittest method cannot take `measured`; write a function")
-    if absent:
-        config.hook.pytest_deselected(items=absent)
-        gone = set(absent)
+    too_large = [item for item in items if (found := collected(item)) and found.needs_more_than(machine)]
+    if absent or too_large:
+        config.hook.pytest_deselected(items=[*absent, *too_large])
+        gone = {*absent, *too_large}
         items[:] = [item for item in items if item not in gone]
+    if too_large:
+        rows = "1 row needs" if len(too_large) == 1 else f"{len(too_large)} rows need"
+        line = f"charllm: {rows} more GPUs than {machine.variant} {machine.shape} has, deselected"
+        config.pluginmanager.register(Elsewhere(line), "charllm-elsewhere")
 
 
 def _has_no_row(item: pytest.Item) -> bool:

@@ -69,6 +69,10 @@ class CollectedScenario:
     planned: Planned
     broken: Broken | None
 
+    def needs_more_than(self, machine: Machine) -> bool:
+        """Whether it is not the row but the machine that is at fault: it has too few GPUs."""
+        return self.broken is not None and self.planned.scenario.layout.world > machine.world
+
 
 def scenarios(
     *rows: Rows | Scenario | Script | str,

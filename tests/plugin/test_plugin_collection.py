@@ -76,6 +76,49 @@ def test_function_without_rows_here_is_deselected(inner):
     result.stdout.fnmatch_lines(["*2/3 tests collected (1 deselected)*"])
 
 
+def test_rows_for_more_gpus_are_one_line(inner):
+    """The study's tables on a node were a wall of skips, in which nobody would see the one that matters."""
+    inner.suite(
+        '@scenarios("llama3-1b.dp2.mb1", "llama3-1b.tp8.mb3.gb4", "llama3-1b.mb1", "llama3-1b.mb2.gb3")\n'
+        "def test_it(measured):\n    measured.check()\n"
+    )
+    result = inner.run()
+    result.assert_outcomes(passed=1, skipped=1, deselected=2)
+    result.stdout.fnmatch_lines(["charllm: 2 rows need more GPUs than h200-sxm 1x1 has, deselected"])
+
+
+def test_where_says_which_rows(inner):
+    """A test about pipelines would otherwise need a table of its own, which drifts from the first."""
+    inner.suite(
+        '@scenarios(Rows("llama3-8b", {"h200:1x8": "dp8 pp8 tp2pp4"}, global_batch=8),\n'
+        "           where=lambda row: row.layout.pp > 1)\n"
+        "def test_it(measured):\n    measured.check()\n"
+    )
+    assert [name.partition("[")[2] for name in collected(inner, "--charllm-assume=h200:1x8")] == [
+        "h200-sxm-llama3-8b.pp8.mb1.gb8]",
+        "h200-sxm-llama3-8b.tp2pp4.mb1.gb8]",
+    ]
+
+
+def test_rows_reduce_where_they_say_so():
+    """Only on the GPUs named, only to fewer, and from the table of their own family where there is one."""
+    table = {"h200:4x8": "tp2pp16 pp16dp2", "h100:8x8": "tp8pp8"}
+    rows = Rows("llama3-70b", table, global_batch=128, reduces="*", shares_optimizer=True)
+    assert keys(rows, gpus=8) == ["llama3-70b.8L.tp2pp4.mb1.gb32", "llama3-70b.8L.pp4dp2.mb1.gb32.dist-opt"]
+    assert keys(rows, machine="h100-sxm", gpus=8) == ["llama3-70b.2L.tp8.mb1.gb16"]
+    assert keys(rows, machine="mi300x", gpus=1) == ["llama3-70b.2L.mb1.gb8"]
+    assert keys(rows, gpus=8, nodes=4)[0] == "llama3-70b.tp2pp16.mb1.gb128"
+    assert keys(rows, gpus=8, nodes=8) == []
+    assert keys(rows, machine="cpu", gpus=2) == []
+    assert keys(Rows("llama3-70b", table, reduces="h100"), gpus=8) == []
+
+
+def test_sequences_multiply_with_microbatches():
+    """A row for each pair, and the same key where the length is the model's own."""
+    rows = Rows("llama3-1b", {"*:1x1": "dp1"}, microbatch=(1, 2), seq=(4096, 8192))
+    assert keys(rows) == ["llama3-1b.mb1", "llama3-1b.mb1.seq8192", "llama3-1b.mb2", "llama3-1b.mb2.seq8192"]
+
+
 def test_empty_parameter_set_policy_does_not_interfere(inner):
     """`empty_parameter_set_mark = fail_at_collect` is common, and would make every other machine's table an error."""
     inner.suite(TABLE)

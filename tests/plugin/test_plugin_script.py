@@ -37,15 +37,15 @@ def test_script_in_a_suite_and_in_a_test(inner):
 
 
 def test_layout_is_the_ranks_it_gets(inner):
-    """A script that asks for more ranks than there are must be skipped by the rule's name, not started."""
+    """A script that asks for more ranks than there are must not be started: said in one line, or by the rule's name."""
     inner.suite(
         HEAD + "@scenarios(Script('train.py'), layout='tp2dp4')\n"
         "def test_suite(measured): measured.check()\n"
         "def test_own(charllm): charllm.check(Script('train.py'), layout='dp2')\n"
     )
     result = inner.run("-rs")
-    result.assert_outcomes(skipped=2)
-    result.stdout.fnmatch_lines("*world: tp2dp4 needs 8 GPUs, 1x1 has 1*")
+    result.assert_outcomes(skipped=1, deselected=1)
+    result.stdout.fnmatch_lines("charllm: 1 row needs more GPUs than h200-sxm 1x1 has, deselected")
     result.stdout.fnmatch_lines("*world: dp2 needs 2 GPUs, 1x1 has 1*")
 
 

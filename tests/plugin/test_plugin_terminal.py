@@ -65,11 +65,11 @@ def test_what_moved_together_is_one_line(inner):
 
 def test_infeasible_rows_are_counted_by_rule(inner):
     """The paper's tables have many rows one machine cannot run; the table is for what was measured."""
-    inner.suite('@scenarios("gpt3-175b.mb1", "gpt3-175b.mb2", "llama3-1b.tp2.mb1", "llama3-1b.mb1")\n'
+    inner.suite('@scenarios("gpt3-175b.mb1", "gpt3-175b.mb2", "llama3-1b.mb1.gb3", "llama3-1b.mb2.gb3")\n'
                 "def test_it(measured):\n    measured.check()\n")  # fmt: skip
     result = inner.run()
     result.assert_outcomes(passed=1, skipped=3)
-    result.stdout.fnmatch_lines(["1 scenario: 1 PASS", "3 INFEASIBLE on this machine: 2 memory, 1 world"])
+    result.stdout.fnmatch_lines(["1 scenario: 1 PASS", "3 INFEASIBLE on this machine: 2 memory, 1 batch"])
 
 
 class Screen:
