@@ -8,7 +8,7 @@ from pytest_charllm.engines.progress import Progress
 from pytest_charllm.errors import BadInput
 from pytest_charllm.records import RankReport, RankRequest
 from pytest_charllm.scenario.capabilities import ENGINES
-from pytest_charllm.scenario.spec import SCRIPT_ENGINE
+from pytest_charllm.scenario.spec import COLLECTIVE_ENGINE, SCRIPT_ENGINE
 
 Run = Callable[[RankRequest, Progress], RankReport]
 
@@ -23,6 +23,10 @@ def load(name: str) -> Run:
         from pytest_charllm.engines.script import run
 
         return run
+    if name == COLLECTIVE_ENGINE:
+        from pytest_charllm.engines.collective import run as run_collective
+
+        return run_collective
     if name == "deepspeed":
         from pytest_charllm.engines.deepspeed import run as run_deepspeed
 

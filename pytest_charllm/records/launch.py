@@ -163,6 +163,20 @@ class Collective(Record, frozen=True, kw_only=True):
     bytes: int
 
 
+class MessageTimes(Record, frozen=True, kw_only=True):
+    """Calls of one collective with messages of one size on one rank, in batches of `calls` without a pause between.
+
+    `wall_s`: seconds of one call, an entry a batch. `size` is what was asked for, `bytes` that of the full tensor,
+    rounded up to equal parts. `wrong`: elements of the first call's result that were not what they had to be.
+    """
+
+    size: int
+    bytes: int
+    calls: int
+    wall_s: tuple[float, ...]
+    wrong: int
+
+
 class Reference(Record, frozen=True, kw_only=True):
     """Losses and gradient norms of the same scenario in one fp32 process."""
 
@@ -213,6 +227,10 @@ class RankReport(Record, frozen=True, kw_only=True):
     reference: Reference | None = None
     """Rank 0 of the diagnostic pass only."""
     collectives: tuple[Collective, ...] = ()
+    messages: tuple[MessageTimes, ...] = ()
+    """Of a collective alone: a size after the other."""
+    transport: str | None = None
+    """What carried its messages, as far as the library tells; None of everything else."""
     flops_per_step: int | None = None
     """Measured over all ranks' global step, diagnostic pass only; recomputation included."""
     faults: tuple[FaultApplied, ...] = ()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 
 from pytest_charllm.records.base import Record
+from pytest_charllm.records.curve import bus_bandwidth, latency
+from pytest_charllm.scenario.collective import SIZES, label
 
 
 class Better(StrEnum):
@@ -61,5 +63,10 @@ METRICS: dict[str, Metric] = {
         Metric(id="copy_time", unit="s", better=Better.LOWER, title="copy"),
         Metric(id="all_reduce_time", unit="s", better=Better.LOWER, title="all-reduce"),
         Metric(id="mfu", unit="share", better=Better.HIGHER, title="MFU"),
+        *(Metric(id=latency(size), unit="s", better=Better.LOWER, title=f"{label(size)} latency") for size in SIZES),
+        *(
+            Metric(id=bus_bandwidth(size), unit="GB/s", better=Better.HIGHER, title=f"{label(size)} GB/s")
+            for size in SIZES
+        ),
     )
 }

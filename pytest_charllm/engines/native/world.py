@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import torch
@@ -61,6 +61,12 @@ class World:
 
 
 def join(request: RankRequest) -> World:
+    """`meet` the other ranks, and tell which of them this one shares what with."""
+    world, scenario = meet(request), request.scenario
+    return replace(world, mesh=build_mesh(scenario.layout, world.rank, shape_of(scenario).tied))
+
+
+def meet(request: RankRequest) -> World:
     """Select the device and join the other ranks, by the environment that torchrun sets.
 
     One rank with unsharded parameters has nobody to talk to and gets no process group. There is no `leave`: a gloo
@@ -84,7 +90,7 @@ def join(request: RankRequest) -> World:
             timeout=timedelta(seconds=request.deadline_s + _BEYOND_DEADLINE_S),
             device_id=device if device.type == "cuda" else None,
         )
-    return World(rank=rank, size=size, device=device, mesh=build_mesh(layout, rank, shape_of(request.scenario).tied))
+    return World(rank=rank, size=size, device=device)
 
 
 _TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
