@@ -12,6 +12,7 @@ from pathlib import Path
 from pytest_charllm import __version__
 from pytest_charllm.commands import BAD_INPUT
 from pytest_charllm.errors import CharllmError
+from pytest_charllm.judge.tolerances import CHECK_ALPHA
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,13 +30,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from pytest_charllm.commands import baseline, doctor, runs
+    from pytest_charllm.commands import baseline, calibrate, doctor, runs
 
     parser = argparse.ArgumentParser(
         prog="pytest-charllm", description="Baselines and runs of pytest-charllm, and what this machine can measure."
     )
     parser.add_argument("--version", action="version", version=f"pytest-charllm {__version__}")
-    topics = parser.add_subparsers(metavar="baseline | runs | doctor", required=True)
+    topics = parser.add_subparsers(metavar="baseline | runs | calibrate | doctor", required=True)
 
     places = argparse.ArgumentParser(add_help=False)
     places.add_argument(
@@ -83,6 +84,15 @@ def _parser() -> argparse.ArgumentParser:
     command = topic.add_parser("prune", parents=[places], help="delete old runs; baselines stay")
     command.add_argument("--keep", type=int, required=True, metavar="N", help="how many of the newest to keep")
     command.set_defaults(command=runs.run_prune)
+
+    command = topics.add_parser("calibrate", parents=[places], help="what launches of unchanged code say of tolerances")
+    command.add_argument("runs", nargs="+", metavar="RUN", help="runs of unchanged code, or latest")
+    command.add_argument(
+        "--alpha", type=calibrate.chance, default=CHECK_ALPHA, metavar="P",
+        help=f"chance that a round of unchanged code breaches (default: {CHECK_ALPHA})",
+    )  # fmt: skip
+    command.add_argument("--output", type=Path, metavar="FILE", help="default: proposal.toml in the last run")
+    command.set_defaults(command=calibrate.run_calibrate)
 
     command = topics.add_parser("doctor", help="what is here and what of it can be measured: a page for a bug report")
     command.add_argument("--source", metavar="NAME", help="another telemetry source, e.g. simulated:h200")
