@@ -28,8 +28,8 @@ BALANCE_WEIGHT = 0.01
 @dataclass
 class Routing:
     """One a model. `real`: tokens go where the router says; otherwise every expert gets the same number of them. Either
-    way the experts' results are weighted by the router's probabilities, so it learns. `load`: copies sent so far by real
-    routing, (layers, experts)."""
+    way the experts' results are weighted by the router's probabilities, so it learns. `load`: copies sent so far by
+    real routing, (layers, experts)."""
 
     real: bool = False
     load: Tensor | None = None

@@ -17,7 +17,7 @@ def shard_on_one_stream(model: nn.Module) -> None:
 
     FSDP2 makes its streams in the first forward pass, in a context that all of a model's states share.
     """
-    context = model._get_fsdp_state()._comm_ctx  # type: ignore[operator,union-attr]
+    context = model._get_fsdp_state()._comm_ctx  # type: ignore[operator]
     make_streams = context.lazy_init
 
     def make_none(device: torch.device) -> None:
@@ -35,4 +35,5 @@ def split_products(axis: Axis) -> None:
 
     os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
     torch._inductor.config._micro_pipeline_tp = True
-    enable_symm_mem_for_group(axis.name)
+    # torch 2.13 has a type of its own for a group's name, which 2.11 lacks.
+    enable_symm_mem_for_group(axis.name)  # type: ignore[arg-type]
