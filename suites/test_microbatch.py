@@ -69,7 +69,6 @@ def test_larger_ones_are_burstier(measured, charllm):
 
 @pytest.mark.smoke
 @scenarios(
-    Rows("tiny-llama", {"cpu:1x2": "dp2"}, microbatch=1),
     Rows("tiny-llama", {"cpu:1x2": "dp2"}, microbatch=2, global_batch=8),
     precision="fp32", compile=False, speed=False,
 )  # fmt: skip

@@ -107,13 +107,11 @@ def test_recomputation_heats_data_parallel(measured, charllm):
 
 
 TINY = Rows("tiny-llama", {"cpu:1x2": "dp2"}, microbatch=2)
-TINY_FSDP = replace(TINY, layouts={"cpu:1x2": "dp2+fsdp"})
 
 
 @pytest.mark.smoke
 @scenarios(TINY, recompute="full", precision="fp32", compile=False)
 @scenarios(TINY, recompute="selective", precision="fp32", compile=False, speed=False)
-@scenarios(TINY_FSDP, recompute="full", precision="fp32", compile=False, speed=False)
 def test_tiny_recompute(measured):
     measured.check()
 

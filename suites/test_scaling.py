@@ -7,11 +7,8 @@ from pytest_charllm import Rows, scenarios
 
 from . import trends
 
-WORLDS = {
-    "*:1x1": "dp1",
-    "*:1x2": "dp1 dp2",
-    "*:1x4": "dp1 dp2 dp4",
-    "*:1x8": "dp1 dp2 dp4 dp8",
+NODE = {"*:1x1": "dp1", "*:1x2": "dp1 dp2", "*:1x4": "dp1 dp2 dp4", "*:1x8": "dp1 dp2 dp4 dp8"}
+NODES = {
     "*:2x8": "dp1 dp2 dp4 dp8 dp16",
     "*:4x8": "dp1 dp2 dp4 dp8 dp16 dp32",
     "*:8x8": "dp1 dp2 dp4 dp8 dp16 dp32 dp64",
@@ -19,12 +16,12 @@ WORLDS = {
 
 
 @pytest.mark.smoke
-@scenarios(Rows("llama3-1b", WORLDS, microbatch=2))
+@scenarios(Rows("llama3-1b", NODE | NODES, microbatch=2))
 def test_weak(measured):
     measured.check()
 
 
-@scenarios(Rows("llama3-1b", WORLDS, global_batch=64))
+@scenarios(Rows("llama3-1b", NODE, global_batch=16), Rows("llama3-1b", NODES, global_batch=64))
 def test_strong(measured):
     measured.check()
 
@@ -54,7 +51,7 @@ def test_up_against_out(measured):
     measured.check()
 
 
-@scenarios(Rows("llama3-1b", WORLDS, microbatch=2), where=lambda row: row.layout.world > 1)
+@scenarios(Rows("llama3-1b", NODE, microbatch=2), where=lambda row: row.layout.world > 1)
 def test_weak_scaling_keeps_its_tokens(measured, charllm):
     """Per GPU, within a node: gradients are reduced beside the backward pass."""
     alone = charllm.measure("llama3-1b.mb2")

@@ -27,9 +27,10 @@ def begin(config: pytest.Config, state: State, machine: Machine, items: list[pyt
         )
     _deselect(config, items, machine)
     if options.plan:
+        from pytest_charllm.plugin.opening import durations
         from pytest_charllm.plugin.plan import PlanPrinter
 
-        config.pluginmanager.register(PlanPrinter(machine), "charllm-plan")
+        config.pluginmanager.register(PlanPrinter(machine, durations(config, options, machine)), "charllm-plan")
     elif not lists_only:
         from pytest_charllm.plugin.hooks import SuiteHooks
         from pytest_charllm.plugin.suite import Suite

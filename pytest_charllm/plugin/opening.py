@@ -15,7 +15,7 @@ from pytest_charllm.plugin.parametrize import collected
 
 if TYPE_CHECKING:
     from pytest_charllm.campaign.campaign import Campaign
-    from pytest_charllm.campaign.settings import CampaignProgress, Settings
+    from pytest_charllm.campaign.settings import CampaignProgress, Planned, Settings
     from pytest_charllm.hardware import Machine
     from pytest_charllm.judge.rules import Rules
     from pytest_charllm.records import Baseline
@@ -40,6 +40,32 @@ def open_campaign(
     _refuse_absent_ranks(options, machine.world if None in to_run else max(p.scenario.layout.world for p in planned))
     launcher = config.hook.pytest_charllm_launcher(config=config, settings=settings)
     return Campaign.create(settings, planned, launcher)
+
+
+def durations(config: pytest.Config, options: Options, machine: Machine) -> Callable[[Planned], float | None]:
+    """How many seconds the first round of a feasible scenario will take, by `campaign.duration`; None: not known."""
+    from pytest_charllm.campaign.duration import duration_s
+    from pytest_charllm.hardware.catalogue import CATALOGUE
+    from pytest_charllm.records import tier
+
+    hardware = CATALOGUE["cpu" if machine.simulated else machine.variant]
+    here = tier(options.tier or "nightly", machine.is_cpu)
+
+    def of(planned: Planned) -> float | None:
+        recorded = _on_record(config, options, machine, planned.scenario.key)
+        launches = options.launches or (here.launches if recorded else here.bootstrap_launches)
+        return duration_s(planned, hardware, here, launches)
+
+    return of
+
+
+def about_s(config: pytest.Config, options: Options, machine: Machine, items: Sequence[pytest.Item]) -> float:
+    """Seconds of the first rounds of all that will run, each scenario once."""
+    from pytest_charllm.campaign.duration import total_s
+
+    duration = durations(config, options, machine)
+    planned = {found.planned.scenario.key: found.planned for item in _to_run(items) if (found := collected(item))}
+    return total_s(map(duration, planned.values()))
 
 
 def skip_without_baseline(

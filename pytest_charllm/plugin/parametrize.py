@@ -258,14 +258,14 @@ def _larger(table: Mapping[str, str], machine: Machine) -> str | None:
 def _of_key(
     row: Scenario | str, microbatches: tuple[int, ...] | None, options: Mapping[str, Any]
 ) -> Iterator[Scenario]:
-    """A script has no microbatch that could be replaced."""
+    """What trains no model of ours has no microbatch that could be replaced."""
     from msgspec.structs import replace
 
-    from pytest_charllm.scenario import Script
+    from pytest_charllm.scenario import Training
     from pytest_charllm.scenario.key import parse_key
 
     scenario = parse_key(row) if isinstance(row, str) else row
-    if isinstance(scenario.work, Script):
+    if not isinstance(scenario.work, Training):
         yield from _with_options(scenario, options)
         return
     for microbatch in microbatches or (scenario.work.microbatch,):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,14 +11,16 @@ from pytest_charllm.plugin.machine import describe
 from pytest_charllm.plugin.parametrize import CollectedScenario, collected
 
 if TYPE_CHECKING:
+    from pytest_charllm.campaign.settings import Planned
     from pytest_charllm.hardware import Machine
 
 
 class PlanPrinter:
     """Takes the place of the run."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, duration: Callable[[Planned], float | None]) -> None:
         self._machine = machine
+        self._duration = duration
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -25,7 +28,8 @@ class PlanPrinter:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
-            reporter.write_line(plan(self._machine, [found for item in session.items if (found := collected(item))]))
+            items = [found for item in session.items if (found := collected(item))]
+            reporter.write_line(plan(self._machine, items, self._duration))
         return True
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -33,25 +37,38 @@ class PlanPrinter:
             session.exitstatus = pytest.ExitCode.OK
 
 
-def plan(machine: Machine, items: list[CollectedScenario]) -> str:
-    """A line a scenario: key, estimated memory per GPU, and whether it can run or which rule forbids it."""
+def plan(machine: Machine, items: list[CollectedScenario], duration: Callable[[Planned], float | None]) -> str:
+    """A line a scenario: key, estimated memory per GPU, minutes of its first round, and whether it can run or which
+    rule forbids it. `duration` is in seconds."""
+    from pytest_charllm.campaign.duration import total_s
+    from pytest_charllm.report.numbers import minutes
     from pytest_charllm.report.text import grid
 
     unique = {item.planned.scenario.key: item for item in items}
+    durations_s = {key: duration(item.planned) for key, item in unique.items() if item.broken is None}
     rows = [
-        (key, _memory(item), f"INFEASIBLE {item.broken}" if item.broken else "feasible") for key, item in unique.items()
+        (
+            key,
+            _memory(item),
+            f"{seconds / 60:.1f}" if (seconds := durations_s.get(key)) is not None else "",
+            f"INFEASIBLE {item.broken}" if item.broken else "feasible",
+        )
+        for key, item in unique.items()
     ]
-    feasible = sum(item.broken is None for item in unique.values())
-    table = grid(("scenario", "memory per GPU", "plan"), rows)
-    return f"{table}\n\n{len(rows)} scenarios on {describe(machine)}: {feasible} feasible".strip()
+    table = grid(("scenario", "memory per GPU", "min", "plan"), rows, right=("min",))
+    told = f"{len(rows)} scenarios on {describe(machine)}: {len(durations_s)} feasible"
+    total = total_s(durations_s.values())
+    return f"{table}\n\n{told}{f', about {minutes(total)} (estimate)' if total else ''}".strip()
 
 
 def _memory(item: CollectedScenario) -> str:
-    """Blank where the scenario breaks a rule that the estimate relies on, and for a script: its model is not known."""
+    """Blank where the scenario breaks a rule that the estimate relies on, and where it is not known what is trained."""
     from pytest_charllm.report.numbers import size
-    from pytest_charllm.scenario import Script
+    from pytest_charllm.scenario import Training
     from pytest_charllm.scenario.memory import need
 
-    if isinstance(item.planned.scenario.work, Script) or (item.broken is not None and item.broken.rule != "memory"):
+    if not isinstance(item.planned.scenario.work, Training) or (
+        item.broken is not None and item.broken.rule != "memory"
+    ):
         return ""
     return size(need(item.planned.scenario).total)

@@ -39,6 +39,8 @@ class Suite:
         self._config = config
         self._waivers: tuple[Waiver, ...] = ()
         self._judged: set[str] = set()
+        self.about_s: float | None = None
+        """How long the first rounds will take, as far as that is known; None of a replay."""
 
     @property
     def results(self) -> list[Result]:
@@ -53,6 +55,8 @@ class Suite:
         usual = [project / "known.toml", project / "suites" / "known.toml"]
         self._waivers = read_waivers(usual if named is None else [named])
         self.campaign = opening.open_campaign(self._config, self.options, self.machine, items, self.progress)
+        if self.options.replay is None:
+            self.about_s = opening.about_s(self._config, self.options, self.machine, items)
 
     def close(self, *, interrupted: bool) -> None:
         if self.campaign is not None:

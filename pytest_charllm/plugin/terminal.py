@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 
 def header(suite: Suite) -> str:
     """Machine, tier and run, for the line below "collected N items"."""
+    from pytest_charllm.report.numbers import minutes
     from pytest_charllm.store.paths import shown
 
     parts = [describe(suite.machine)]
     if suite.campaign is not None:
         parts += [f"{suite.campaign.settings.tier.name} tier", f"run {suite.campaign.run.id}"]
+    if suite.about_s:
+        parts.append(f"about {minutes(suite.about_s)} (estimate)")
     if suite.options.faults:
         parts.append(f"injected {' '.join(fault_texts(suite.options))}")
     if suite.options.replay is not None:

@@ -40,6 +40,11 @@ def size(number_bytes: float) -> str:
     return f"{significant(number_bytes / MIB)} MiB"
 
 
+def minutes(seconds: float) -> str:
+    """Of a plan: whole minutes, or hours from two on."""
+    return f"{seconds / 3600:.1f} h" if seconds >= 7200 else f"{max(1, round(seconds / 60))} min"
+
+
 def significant(number: float) -> str:
     """Three significant digits, or all of the whole number, with thousands separated and no exponent."""
     if number == 0:

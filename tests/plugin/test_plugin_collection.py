@@ -276,10 +276,10 @@ def test_plan_prints_and_runs_nothing(inner):
     result = inner.run("--charllm-plan", "--charllm-assume=h200:1x1")
     result.stdout.fnmatch_lines(
         [
-            "llama3-1b.mb1 *GiB*feasible",
+            "llama3-1b.mb1 *GiB *2.7 *feasible",
             "llama3-1b.mb2 *GiB*feasible",
             "gpt3-175b.mb1 *GiB*INFEASIBLE memory: *",
-            "3 scenarios on h200-sxm 1x1, assumed: 2 feasible",
+            "3 scenarios on h200-sxm 1x1, assumed: 2 feasible, about 5 min (estimate)",
         ]
     )
     assert result.ret == 0

@@ -1,0 +1,65 @@
+"""How long a run will take, before it starts: an estimate to plan a night by, never a measurement.
+
+On a GPU a step takes its executed FLOPs at half of the peak: one H200 did those of five scenarios at 38 to 58 % of it,
+counted as `scenario.flops` does (`docs/findings_h200.md` has their tokens per second). Waiting in pipelines is added by
+its formula, waiting for other ranks is not known. What a launch takes beside its steps is what it took there: 30 s, or
+40 with a cold compiler. On a CPU launches of the tiny models take about as long as each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pytest_charllm.campaign.settings import Planned
+from pytest_charllm.errors import BadInput
+from pytest_charllm.hardware.catalogue import Hardware
+from pytest_charllm.records import Tier, WindowRule
+from pytest_charllm.scenario import Scenario, Training
+from pytest_charllm.scenario.bubble import bubble_fraction
+from pytest_charllm.scenario.flops import flops_per_token, hardware_flops_per_step
+from pytest_charllm.scenario.models import tokens_per_step
+
+SHARE_OF_PEAK = 0.5
+START_S = 30.0
+COMPILE_S = 10.0
+"""On top, in the first launch of a round."""
+
+CPU_TIMED_S = 10.0
+CPU_DIAGNOSTIC_S = 7.0
+CPU_COMPILE_S = 24.0
+"""Of launches of the tiny models on two quiet cores of an AMD EPYC."""
+
+
+def duration_s(planned: Planned, hardware: Hardware, tier: Tier, launches: int) -> float | None:
+    """Seconds of the first round of a feasible scenario, which has so many timed `launches`; on a CPU only where its
+    speed is judged. None where no model of ours is trained.
+    """
+    scenario = planned.scenario
+    if not isinstance(scenario.work, Training):
+        return None
+    if hardware.peak_bf16_flops is None:
+        diagnostic_s = CPU_DIAGNOSTIC_S + CPU_COMPILE_S * scenario.options.compile
+        return diagnostic_s + (launches * CPU_TIMED_S if planned.speed else 0.0)
+    launch_s = START_S + _stepping_s(step_s(scenario, hardware.peak_bf16_flops), tier.window)
+    return launches * launch_s + COMPILE_S * scenario.options.compile
+
+
+def step_s(scenario: Scenario, peak_flops: float) -> float:
+    """Seconds of a step by the estimate above. fp8 is taken as bf16: how much it brings is what a suite is to find."""
+    try:
+        flops = float(hardware_flops_per_step(scenario))
+    except BadInput:  # they follow the routing
+        flops = flops_per_token(scenario) * tokens_per_step(scenario)
+    busy_s = flops / (SHARE_OF_PEAK * peak_flops * scenario.layout.world)
+    return busy_s / (1 - bubble_fraction(scenario.layout, scenario.accumulation))
+
+
+def total_s(durations_s: Iterable[float | None]) -> float:
+    """Of those that are known."""
+    return sum(each for each in durations_s if each is not None)
+
+
+def _stepping_s(step_s: float, window: WindowRule) -> float:
+    """Warm-up and window, each until both its steps and its seconds are over."""
+    warmup_s = max(window.warmup_steps * step_s, window.warmup_seconds)
+    return warmup_s + max(window.min_steps * step_s, window.min_seconds)

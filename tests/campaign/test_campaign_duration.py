@@ -1,0 +1,65 @@
+"""Minutes of a plan: an estimate, but one that moves the right way and is of the right size."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_charllm.campaign.duration import duration_s, step_s, total_s
+from pytest_charllm.campaign.settings import Planned
+from pytest_charllm.hardware.catalogue import CATALOGUE
+from pytest_charllm.records import TIERS
+from pytest_charllm.scenario import Scenario, Script
+from pytest_charllm.scenario.key import parse_key
+
+H200 = CATALOGUE["h200-sxm"]
+NIGHTLY = TIERS["nightly", False]
+
+
+@pytest.mark.parametrize(
+    ("key", "measured_s"),
+    [
+        ("llama3-1b.mb1", 4096 / 58_196),
+        ("llama3-1b.mb4", 4 * 4096 / 70_842),
+        ("llama3-8b.8L.mb1", 8192 / 33_065),
+        ("gpt3-175b.2L.mb1", 2048 / 14_501),
+    ],
+)
+def test_steps_are_about_those_of_the_h200(key: str, measured_s: float) -> None:
+    """A plan in minutes for a night of hours: model FLOPs for executed ones, GPUs forgotten, ms for s."""
+    assert step_s(parse_key(key), H200.peak_bf16_flops or 0.0) == pytest.approx(measured_s, rel=0.4)
+
+
+def test_launch_is_about_that_of_the_h200() -> None:
+    """49 to 59 s from cold, 41 to 45 s warm, over 15 s of window."""
+    one = duration_s(Planned(parse_key("llama3-1b.mb1")), H200, NIGHTLY, 1)
+    three = duration_s(Planned(parse_key("llama3-1b.mb1")), H200, NIGHTLY, 3)
+    assert one == pytest.approx(54, abs=8)
+    assert three is not None
+    assert three - 2 * 45 == pytest.approx(one, abs=15)
+
+
+def test_waiting_in_a_pipeline_takes_time() -> None:
+    """Two microbatches on eight stages keep a rank busy for two ninths of the step."""
+    few, many = (step_s(parse_key(f"llama3-1b.pp8.mb1.gb{size}"), 1e15) / size for size in (2, 128))
+    assert few / many == pytest.approx((9 / 2) / (135 / 128))
+
+
+def test_strict_rows_of_a_cpu_cost_one_launch() -> None:
+    """They have no timed launch, of which others have five."""
+    planned = [Planned(parse_key("tiny-llama.dp2.mb2.fp32.eager"), speed=speed) for speed in (True, False)]
+    judged, strict = (duration_s(each, CATALOGUE["cpu"], TIERS["smoke", True], 5) for each in planned)
+    assert judged == 57
+    assert strict == 7
+
+
+def test_what_is_not_known_counts_nothing() -> None:
+    """A script's step is its own."""
+    script = duration_s(Planned(Scenario(work=Script("train.py"))), H200, NIGHTLY, 3)
+    assert script is None
+    assert total_s([script, 60.0]) == 60.0
+
+
+def test_routing_has_an_estimate_too() -> None:
+    """DeepSpeed's mixtures have no exact count, and ended the plan with an error."""
+    key = "mixtral-8x7b.4L.dp8+ep8+zero1.mb1.eager.real-routing.deepspeed"
+    assert duration_s(Planned(parse_key(key)), H200, NIGHTLY, 3)
