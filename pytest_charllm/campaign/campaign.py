@@ -25,7 +25,7 @@ from pytest_charllm.judge.tolerances import rules_for
 from pytest_charllm.launch.launcher import TorchrunLauncher
 from pytest_charllm.launch.replay import ReplayLauncher
 from pytest_charllm.records import Baseline, Judgement, Launch, NeedMore, Pass, Verdict
-from pytest_charllm.scenario import Scenario, Training
+from pytest_charllm.scenario import Collective, Scenario, Training
 from pytest_charllm.scenario.script import refuse_namesake
 from pytest_charllm.store.baselines import BaselineStore
 from pytest_charllm.store.run import RunDirectory
@@ -173,7 +173,12 @@ class Campaign:
         return self._policy.first_launches(baseline, here, speed=planned.speed)
 
     def _asked_launches(self, planned: Planned) -> int | None:
-        """Launches of the first round, whatever is on record; None: what the tier says."""
+        """Launches of the first round, whatever is on record; None: what the tier says.
+
+        On a CPU a collective is only checked and recorded, for which one launch is enough.
+        """
+        if self.settings.machine.is_cpu and isinstance(planned.scenario.work, Collective):
+            return self.settings.launches or 1
         if not planned.speed and self.settings.machine.is_cpu:
             return 0
         return self.settings.launches
@@ -229,7 +234,7 @@ class Campaign:
 
 def _witness(evidence: Evidence, judgement: Judgement) -> Launch:
     """The launch that shows a regression: the diagnostic one where a strict check is broken, else the last timed."""
-    broken = any(not check.ok for check in judgement.checks)
+    broken = evidence.diagnostic is not None and any(not check.ok for check in evidence.diagnostic.checks)
     pass_ = Pass.DIAGNOSTIC if broken else Pass.TIMED
     return next(launch for launch in reversed(evidence.launches) if launch.pass_ is pass_)
 

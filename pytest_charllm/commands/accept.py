@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pytest_charllm.errors import BadInput, CharllmError
 from pytest_charllm.judge.agreement import AGREEMENT_COV, agreement
+from pytest_charllm.judge.collective import collective_rules
 from pytest_charllm.judge.script import CPU_AGREEMENT_COV, script_required
 from pytest_charllm.judge.wording import name
 from pytest_charllm.records import (
@@ -31,7 +32,7 @@ from pytest_charllm.records import (
     why_missing,
 )
 from pytest_charllm.records.run import RunStatus
-from pytest_charllm.scenario import Script
+from pytest_charllm.scenario import Collective, Script
 from pytest_charllm.store.baselines import BaselineStore, read
 from pytest_charllm.store.run import RunDirectory
 
@@ -96,8 +97,9 @@ def _matches(key: str, only: str | None) -> bool:
 
 
 def _strict_only(run: RunDirectory, key: str) -> bool:
-    """Judged, and rightly without a time: there is nothing to put on record, and nothing wrong with that."""
-    return run.judgement(key) is not None and not run.measurements(key) and not any(_failed(run, key))
+    """Judged, and rightly without a time that counts: there is nothing to put on record, nor to complain about."""
+    untimed = not run.measurements(key) or (run.info.machine.is_cpu and _collective(run, key) is not None)
+    return run.judgement(key) is not None and untimed and not any(_failed(run, key))
 
 
 def _accept_one(
@@ -182,6 +184,11 @@ def _script(run: RunDirectory, key: str) -> Script | None:
     return next((work for work in works if isinstance(work, Script)), None)
 
 
+def _collective(run: RunDirectory, key: str) -> Collective | None:
+    works = (launch.scenario.work for launch in run.launches(key))
+    return next((work for work in works if isinstance(work, Collective)), None)
+
+
 def _usable(run: RunDirectory, key: str, script: Script | None) -> list[Measurement]:
     """The valid launches, if they are enough, of one stack, and have every metric that a PASS requires."""
     measured = run.measurements(key)
@@ -197,6 +204,8 @@ def _usable(run: RunDirectory, key: str, script: Script | None) -> list[Measurem
             + (spoiled or f"; run it with --charllm-launches {wanted.bootstrap_launches}")
         )
     required = wanted.required
+    if (work := _collective(run, key)) is not None:
+        required = tuple(collective_rules(work))
     if script is not None:
         required = script_required(required, script, launches, run.info.machine.is_cpu)
     for launch in launches:

@@ -57,7 +57,10 @@ class Grounds:
 
     @property
     def checks(self) -> tuple[Check, ...]:
-        return self.diagnostic.checks if self.diagnostic is not None else ()
+        """Those of the diagnostic pass, and of launches that check themselves: each once, failed if it ever did."""
+        made = {check.name: check for launch in self.launches for check in launch.checks if check.ok}
+        made |= {check.name: check for launch in self.launches for check in launch.checks if not check.ok}
+        return (*(self.diagnostic.checks if self.diagnostic is not None else ()), *made.values())
 
     @property
     def failed(self) -> tuple[Check, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pytest_charllm.judge.collective import collective_rules
 from pytest_charllm.judge.evidence import Against, Grounds, invalid, split
 from pytest_charllm.judge.findings import judge_findings, record_findings
 from pytest_charllm.judge.metric import Outcome, Question, judge_metric, judge_power, judge_wall
@@ -12,7 +13,7 @@ from pytest_charllm.judge.noise import estimate
 from pytest_charllm.judge.reference import Recorded, scaled_runs, start_temperatures
 from pytest_charllm.judge.rules import NO_CHANGE, Rules
 from pytest_charllm.judge.script import script_required, script_rules
-from pytest_charllm.judge.tolerances import CPU, CPU_FACTOR, CPU_REQUIRED, Tolerance, noise_factor, rules_for
+from pytest_charllm.judge.tolerances import CPU_FACTOR, CPU_REQUIRED, Tolerance, noise_factor, rules_for
 from pytest_charllm.judge.verdicts import green, listed, metric_verdict, red, undecided, without_baseline
 from pytest_charllm.judge.wording import name
 from pytest_charllm.judge.yardstick import Call
@@ -28,9 +29,10 @@ from pytest_charllm.records import (
     Tier,
     Verdict,
 )
-from pytest_charllm.scenario import Scenario, Script
+from pytest_charllm.scenario import Collective, Scenario, Script
 
 UNCHECKED = "no strict check was made: the diagnostic pass gave no evidence"
+RECORDED_ONLY = "not judged: no tolerance for it on a CPU, recorded"
 WALL = ("cost_wall", "throughput", "step_time")
 """On a CPU these are judged only where the machine was quiet."""
 PRIMARY = "throughput"
@@ -91,12 +93,13 @@ class Policy:
         grounds = Grounds(scenario.key, baseline, (*first, *again), diagnostic)
         if (reason := invalid(grounds.launches, diagnostic)) is not None:
             return grounds.judgement(Verdict.INVALID, reason)
-        strict_only = self.is_cpu and asked.checks and (not speed or not against.runs)
+        strict_only = self.is_cpu and asked.checks and (not speed or not against.runs or not asked.rules)
         if len(first) < look and not (strict_only and grounds.failed):
             reason = f"{len(first)} of {look} launches of the first round"
             return NeedMore(launches=look - len(first), reason=reason)
         if strict_only:
-            return self._by_checks(grounds, against.reason if speed else "not judged: only its strict checks are")
+            reason = against.reason if speed else "not judged: only its strict checks are"
+            return self._by_checks(asked, grounds, reason if asked.rules else RECORDED_ONLY)
         before = self._outcomes(asked, against, first, budget)
         if open_ := _open(before, () if self.is_cpu else asked.required):
             if not again and len(first) < budget:
@@ -115,6 +118,9 @@ class Policy:
     def _asked(self, scenario: Scenario, comparable: Comparable, launches: Sequence[Measurement]) -> _Asked:
         rules = rules_for(comparable.variant, self.tier.name, self.is_cpu)
         required = CPU_REQUIRED if self.is_cpu else self.tier.required
+        if isinstance(scenario.work, Collective):
+            judged = {} if self.is_cpu else collective_rules(scenario.work)
+            return _Asked(self.rules.applied(judged), tuple(judged), checks=True)
         if not isinstance(scenario.work, Script):
             return _Asked(self.rules.applied(rules), required, self.tier.diagnostic)
         return _Asked(
@@ -171,13 +177,14 @@ class Policy:
             cool_to_c={uuid: recorded_c.get(uuid, here_c[uuid]) for uuid in here_c} if cool else {},
         )
 
-    def _by_checks(self, grounds: Grounds, reason: str) -> Judgement:
-        rows = listed(CPU, grounds.launches, reason) + _others(grounds.launches, CPU)
+    def _by_checks(self, asked: _Asked, grounds: Grounds, reason: str) -> Judgement:
+        rows = listed(asked.rules, grounds.launches, reason) + _others(grounds.launches, asked.rules)
         if grounds.failed:
             return grounds.judgement(Verdict.REGRESSION, red((), grounds.failed), rows)
         if not grounds.checks:
             return grounds.judgement(Verdict.INCONCLUSIVE, f"{UNCHECKED}; speed {reason}", rows)
-        return grounds.judgement(Verdict.PASS, f"{len(grounds.checks)} strict checks hold; speed {reason}", rows)
+        held = "1 strict check holds" if len(grounds.checks) == 1 else f"{len(grounds.checks)} strict checks hold"
+        return grounds.judgement(Verdict.PASS, f"{held}; speed {reason}", rows)
 
     def _by_metrics(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pytest_charllm.hardware import Machine
 from pytest_charllm.measure.checks import checks, unchecked
+from pytest_charllm.measure.collective import curve, curve_metrics, result_checks, unequal
 from pytest_charllm.measure.energy import energy
 from pytest_charllm.measure.health import health
 from pytest_charllm.measure.observations import launch_findings, power_capped
@@ -16,13 +17,14 @@ from pytest_charllm.measure.thermal import temperature_start
 from pytest_charllm.measure.values import DEVICE_METRICS, device_values, missing, rank_values
 from pytest_charllm.measure.windows import DeviceWindow, device_windows
 from pytest_charllm.measure.workload import workload
-from pytest_charllm.records import METRICS, Finding, Launch, Measurement, Pass, Status, Trace, Validity, Value
-from pytest_charllm.scenario import Script
+from pytest_charllm.records import METRICS, Check, Finding, Launch, Measurement, Pass, Status, Trace, Validity, Value
+from pytest_charllm.records.curve import CURVE_METRICS
+from pytest_charllm.scenario import Collective, Scenario, Script
 from pytest_charllm.scenario.flops import FLOP_FORMULA
 
 
 def measure(launch: Launch, trace: Trace | None, machine: Machine) -> Measurement:
-    """Reduce one launch. Every metric of the table has a value or a reason; what is missing is never a number.
+    """Reduce one launch. Every metric of its work has a value or a reason; what is missing is never a number.
 
     A diagnostic launch gives checks and no times. One that must not be judged is INVALID with its reason: it did not
     complete, its ranks do not fit together, or a device was lost or used by somebody else meanwhile.
@@ -30,7 +32,8 @@ def measure(launch: Launch, trace: Trace | None, machine: Machine) -> Measuremen
     launch, reason = _whole(launch)
     is_script = isinstance(launch.scenario.work, Script)
     findings = launch_findings(launch)
-    values = {metric: missing(metric, reason or "the diagnostic pass contributes no time") for metric in METRICS}
+    untimed = reason or "the diagnostic pass contributes no time"
+    values = {metric: missing(metric, untimed) for metric in _metrics(launch.scenario)}
     windows: tuple[DeviceWindow, ...] = ()
     taints: list[Finding] = []
     if reason is None and launch.pass_ is Pass.TIMED:
@@ -41,7 +44,8 @@ def measure(launch: Launch, trace: Trace | None, machine: Machine) -> Measuremen
         values |= measured
         state = health(launch, trace, windows)
         reason, taints = state.refused, [*taints, *state.taints]
-        findings += [*step_findings(launch.ranks, machine.is_cpu), *taints]
+        stepped = not isinstance(launch.scenario.work, Collective)
+        findings += [*(step_findings(launch.ranks, machine.is_cpu) if stepped else ()), *taints]
         findings += power_capped(windows, values["mean_power"].value)
         findings += state.notes
         findings += script_findings(launch) if is_script else []
@@ -69,13 +73,26 @@ def measure(launch: Launch, trace: Trace | None, machine: Machine) -> Measuremen
         power_limit_w=min((w.line.power_limit_w for w in windows if w.line.power_limit_w is not None), default=None),
         window_tier=launch.window.tier,
         findings=tuple(findings),
-        checks=checks(launch) if launch.pass_ is Pass.DIAGNOSTIC and validity is not Validity.INVALID else (),
+        checks=_checks(launch) if validity is not Validity.INVALID else (),
         validity=validity,
         reason=reason,
         injected=bool(launch.faults),
         replayed=launch.replayed,
         simulated=launch.simulated or machine.simulated or _simulated(trace),
     )
+
+
+def _metrics(scenario: Scenario) -> tuple[str, ...]:
+    """What its work has: a step, or a curve; and what sensors say of either."""
+    if isinstance(scenario.work, Collective):
+        return (*curve_metrics(scenario), *DEVICE_METRICS)
+    return tuple(metric for metric in METRICS if metric not in CURVE_METRICS)
+
+
+def _checks(launch: Launch) -> tuple[Check, ...]:
+    if isinstance(launch.scenario.work, Collective):
+        return result_checks(launch)
+    return checks(launch) if launch.pass_ is Pass.DIAGNOSTIC else ()
 
 
 def _whole(launch: Launch) -> tuple[Launch, str | None]:
@@ -90,6 +107,8 @@ def _whole(launch: Launch) -> tuple[Launch, str | None]:
         if isinstance(placed, str):
             return launch, placed
         launch = placed
+    if isinstance(launch.scenario.work, Collective):
+        return launch, unequal(launch.ranks)
     return launch, unusable(launch.ranks) if launch.pass_ is Pass.TIMED else None
 
 
@@ -97,7 +116,7 @@ def _values(
     launch: Launch, machine: Machine, windows: Sequence[DeviceWindow], absent: str | None
 ) -> tuple[dict[str, Value], list[Finding]]:
     """All metrics, and where counter and integral of energy disagree but not too much."""
-    values = rank_values(launch, machine)
+    values = curve(launch) if isinstance(launch.scenario.work, Collective) else rank_values(launch, machine)
     if absent is not None:
         return values | {metric: missing(metric, absent) for metric in DEVICE_METRICS}, []
     energies: dict[str, Value] = {}

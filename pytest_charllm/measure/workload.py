@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from pytest_charllm.records import Launch
-from pytest_charllm.scenario import Script
+from pytest_charllm.scenario import Collective, Script
 from pytest_charllm.scenario.flops import flops_per_token
 
 
 def workload(launch: Launch) -> dict[str, str]:
     """Part -> what it was, as text: sizes, the kernels that answered, and collectives where they were counted.
 
-    Nothing of a script, whose work only the script knows. A part that no rank reports is absent.
+    Nothing of a script, whose work only the script knows; of a collective alone what carried its messages. A part that
+    no rank reports is absent.
     """
     if isinstance(launch.scenario.work, Script) or not launch.ranks:
         return {}
     report = launch.ranks[0]
+    if isinstance(launch.scenario.work, Collective):
+        return {"transport": report.transport} if report.transport else {}
     parts = {
         "parameters": None if report.parameters is None else f"{report.parameters:,}",
         "FLOPs/token": f"{flops_per_token(launch.scenario):,.0f}",

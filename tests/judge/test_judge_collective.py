@@ -1,0 +1,81 @@
+"""Curves held against the record: the size that moved is the one that is named."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from pytest_charllm.judge.collective import collective_rules
+from pytest_charllm.judge.policy import Policy
+from pytest_charllm.records import METRICS, Check, Measurement, NeedMore, Value, Verdict, tier
+from pytest_charllm.records.curve import CURVE_METRICS
+from pytest_charllm.scenario import Collective, CollectiveOp, Layout, Scenario
+
+WORK = Collective(op=CollectiveOp.ALL_REDUCE)
+SCENARIO = Scenario(work=WORK, layout=Layout(dp=2))
+GOOD = Check(name="results", ok=True, expected="e", observed="e")
+BAD = replace(GOOD, ok=False, observed="3 wrong at 1kib on rank 1")
+
+
+def curve(make: SimpleNamespace, check: Check = GOOD, is_cpu: bool = False, **changes: float) -> Measurement:
+    numbers = {metric: 1e-5 if METRICS[metric].unit == "s" else 300.0 for metric in CURVE_METRICS} | changes
+    values = {metric: Value(value=number, unit=METRICS[metric].unit) for metric, number in numbers.items()}
+    plain = make.cpu() if is_cpu else make.gpu()
+    return replace(plain, values=values, checks=(check,), scenario_key=SCENARIO.key)
+
+
+def decide(make: SimpleNamespace, *rounds: list[Measurement], on_record: bool = True, is_cpu: bool = False) -> Any:
+    record = make.baseline([curve(make)] * 3) if on_record else None
+    policy = Policy(tier("nightly", is_cpu), is_cpu=is_cpu)
+    return policy.decide(SCENARIO, record, make.comparable(is_cpu), rounds, None, speed=not is_cpu, first_launches=1)
+
+
+def test_an_unchanged_curve_passes(make: SimpleNamespace) -> None:
+    """Eleven metrics, each with its own chance to cry wolf."""
+    judgement = decide(make, [curve(make)])
+    assert judgement.verdict is Verdict.PASS
+    assert {row.metric for row in judgement.metrics if row.verdict is Verdict.PASS} == set(collective_rules(WORK))
+
+
+@pytest.mark.parametrize(
+    ("metric", "worse"),
+    [("latency_4kib", 1.3e-5), ("bus_bandwidth_1mib", 120.0), ("bus_bandwidth_1gib", 270.0)],
+)
+def test_one_size_that_moved_is_a_regression_by_its_name(make: SimpleNamespace, metric: str, worse: float) -> None:
+    """NCCL 2.29 lost 10 us below 32 KiB alone, NCCL 2.30 half the bandwidth at 1 MiB alone: the peak hides both."""
+    moved = curve(make, **{metric: worse})
+    assert isinstance(decide(make, [moved]), NeedMore)
+    judgement = decide(make, [moved], [moved, moved, moved])
+    assert judgement.verdict is Verdict.REGRESSION
+    assert [row.metric for row in judgement.metrics if row.verdict is Verdict.REGRESSION] == [metric]
+    assert metric.replace("_", " ") in judgement.because
+
+
+def test_a_size_is_judged_once() -> None:
+    """Latency and bandwidth of one size are one time: judged by both, one change would be told as two."""
+    assert len(collective_rules(WORK)) == len(CURVE_METRICS) // 2
+
+
+def test_a_wrong_result_is_red_at_once(make: SimpleNamespace) -> None:
+    """Fast and wrong is no improvement; and on a GPU no diagnostic pass would say so."""
+    judgement = decide(make, [curve(make, BAD)], on_record=True)
+    assert judgement.verdict is Verdict.REGRESSION
+    assert "3 wrong at 1kib on rank 1" in judgement.because
+
+
+def test_a_gpu_without_a_record_has_no_baseline(make: SimpleNamespace) -> None:
+    """A strict check that holds says nothing about speed."""
+    assert decide(make, [curve(make)], on_record=False).verdict is Verdict.NO_BASELINE
+
+
+@pytest.mark.parametrize(("check", "verdict"), [(GOOD, Verdict.PASS), (BAD, Verdict.REGRESSION)])
+def test_a_cpu_checks_and_records(make: SimpleNamespace, check: Check, verdict: Verdict) -> None:
+    """gloo's threads share their cores with everybody: a gate on its times would fire on a neighbour's build."""
+    judgement = decide(make, [curve(make, check, is_cpu=True)], on_record=False, is_cpu=True)
+    assert judgement.verdict is verdict
+    if verdict is Verdict.PASS:
+        assert judgement.because == "1 strict check holds; speed not judged: no tolerance for it on a CPU, recorded"
+        assert {row.metric for row in judgement.metrics} == set(CURVE_METRICS)

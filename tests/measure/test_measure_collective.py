@@ -1,0 +1,104 @@
+"""From the ranks' sweeps to one curve."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from pytest_charllm.measure.measurement import measure
+from pytest_charllm.measure.values import DEVICE_METRICS
+from pytest_charllm.records import METRICS, Launch, MessageTimes, RankReport, Validity
+from pytest_charllm.records.curve import CURVE_METRICS
+from pytest_charllm.scenario import Collective, CollectiveOp, Layout, Scenario
+
+KIB = 1024
+
+
+def messages(*latency_s: float, wrong: int = 0) -> tuple[MessageTimes, ...]:
+    """1 KiB, 4 KiB, ...: three batches each, the middle one of the given time."""
+    return tuple(
+        MessageTimes(size=KIB * 4**i, bytes=KIB * 4**i, calls=20, wall_s=(2 * each, each, each / 2), wrong=wrong)
+        for i, each in enumerate(latency_s)
+    )
+
+
+def swept(
+    make: SimpleNamespace, *ranks: tuple[MessageTimes, ...], op: CollectiveOp = CollectiveOp.ALL_REDUCE
+) -> Launch:
+    reports: list[RankReport] = [
+        make.report(
+            rank, len(ranks), messages=each, transport="NCCL 2.27.5: P2P/CUMEM", steps=None, warmup=None,
+            tokens_per_step=None, parameters=None,
+        )
+        for rank, each in enumerate(ranks)
+    ]  # fmt: skip
+    work = Collective(op=op, largest=KIB * 4 ** (len(ranks[0]) - 1))
+    return make.launch(reports, scenario=Scenario(work=work, layout=Layout(dp=len(ranks))))
+
+
+def measured(make: SimpleNamespace, launch: Launch) -> Any:
+    uuids = [f"GPU-{rank}" for rank in range(len(launch.ranks))]
+    return measure(launch, make.trace(make.healthy(), uuids=uuids), make.machine(uuids))
+
+
+def test_a_call_is_over_when_its_slowest_rank_is(make: SimpleNamespace) -> None:
+    """The mean over ranks hides the one that everybody waits for in training."""
+    measurement = measured(make, swept(make, messages(1e-5, 2e-5), messages(3e-5, 1e-5)))
+    assert measurement.validity is Validity.VALID
+    assert measurement.number("latency_1kib") == pytest.approx(3e-5)
+    assert measurement.number("latency_4kib") == pytest.approx(2e-5)
+    assert measurement.number("bus_bandwidth_4kib") == pytest.approx(4 * KIB / 2e-5 / 1e9)
+    assert measurement.workload == {"transport": "NCCL 2.27.5: P2P/CUMEM"}
+
+
+@given(factor=st.sampled_from([(CollectiveOp.ALL_REDUCE, 1.5), (CollectiveOp.ALL_TO_ALL, 0.75), (CollectiveOp.P2P, 1)]))
+def test_bandwidth_is_of_the_busiest_link(make: SimpleNamespace, factor: tuple[CollectiveOp, float]) -> None:
+    """Bytes over time alone make eight ranks look slower than two on the same links."""
+    op, expected = factor
+    measurement = measured(make, swept(make, *[messages(1e-3)] * 4, op=op))
+    assert measurement.number("bus_bandwidth_1kib") == pytest.approx(expected * KIB / 1e-3 / 1e9)
+
+
+def test_a_curve_has_its_own_sizes_and_sensors_and_no_step(make: SimpleNamespace) -> None:
+    """A step time of a collective would be pooled with training's; a size that was not sent is no size without data."""
+    measurement = measured(make, swept(make, messages(1e-5), messages(1e-5)))
+    assert set(measurement.values) == {"latency_1kib", "bus_bandwidth_1kib", *DEVICE_METRICS}
+    assert measurement.number("mean_power") is not None
+
+
+def test_training_has_no_curve(make: SimpleNamespace) -> None:
+    """Every measurement on disk would grow by two reasons a size."""
+    assert set(measured(make, make.launch()).values) == set(METRICS) - set(CURVE_METRICS)
+
+
+def test_a_wrong_element_fails_the_check(make: SimpleNamespace) -> None:
+    """A link that corrupts data is not a slow one."""
+    good, bad = messages(1e-5), messages(1e-5, wrong=3)
+    (check,) = measured(make, swept(make, good, bad)).checks
+    assert not check.ok
+    assert check.observed == "3 wrong at 1kib on rank 1"
+    (check,) = measured(make, swept(make, good, good)).checks
+    assert check.ok
+
+
+@pytest.mark.parametrize(
+    ("ranks", "reason"),
+    [
+        (((), ()), "rank 0 reports no times of messages"),
+        ((messages(1e-5, 1e-5), messages(1e-5)), "rank 1 swept other messages than rank 0"),
+    ],
+)
+def test_sweeps_that_do_not_fit_together_are_invalid(
+    make: SimpleNamespace, ranks: tuple[tuple[MessageTimes, ...], ...], reason: str
+) -> None:
+    """Times of different messages side by side would be read as one curve."""
+    launch = swept(make, messages(1e-5, 1e-5), messages(1e-5, 1e-5))
+    reports = tuple(replace(report, messages=each) for report, each in zip(launch.ranks, ranks, strict=True))
+    measurement = measured(make, replace(launch, ranks=reports))
+    assert measurement.validity is Validity.INVALID
+    assert measurement.reason == reason
