@@ -80,7 +80,8 @@ def add_options(parser: pytest.Parser) -> None:
     )  # fmt: skip
     group.addoption(
         "--charllm-inject", action="append", default=[], metavar="NAME[=VALUE][,rank=N]",
-        help="Put a known fault into the ranks: slowdown=0.10, hang, crash, oom, early-exit, nan. Repeatable.",
+        help="Put a known fault into the ranks: slowdown=0.10, host-stall=0.10, memory=0.25, leak, lost-overlap, hang, "
+        "crash, oom, early-exit, nan. Repeatable.",
     )  # fmt: skip
     group.addoption("--charllm-seed", metavar="N", default="1234", help="Seed of weights and tokens. Default: 1234.")
     group.addoption("--charllm-dir", metavar="DIR", help="Runs and local baselines. Default: .charllm in the root.")

@@ -10,6 +10,10 @@ from pytest_charllm.records.launch import Fault
 
 FAULTS: dict[str, str] = {
     "slowdown": "extra work in every step; VALUE is its share of the clean step, 0.05 = 5 %",
+    "host-stall": "work of the host's CPU after every step is queued; VALUE is its share of the clean step",
+    "memory": "memory held through the window; VALUE is its share of what was used before",
+    "leak": "Python objects kept in every step; VALUE is how many, default 100",
+    "lost-overlap": "reduce DDP's gradients while the backward pass waits; takes no VALUE",
     "hang": "sleep for ever before a step of the window; VALUE is the step, default 0",
     "crash": "raise an exception before a step of the window; VALUE is the step, default 0",
     "oom": "allocate until the allocator refuses, before a step of the window; VALUE is the step, default 0",
@@ -18,17 +22,23 @@ FAULTS: dict[str, str] = {
 }
 """Name -> one line for the help text."""
 
-SLOWDOWN = "slowdown"
-"""The one fault whose value is a share; that of every other is a step of the window."""
+SLOWDOWN, HOST_STALL, MEMORY, LEAK, LOST_OVERLAP = "slowdown", "host-stall", "memory", "leak", "lost-overlap"
+SHARES = (SLOWDOWN, HOST_STALL, MEMORY)
+"""Faults whose value is a share, and needed."""
+STEPPED = tuple(name for name in FAULTS if name not in (*SHARES, LEAK, LOST_OVERLAP))
+"""Faults that come before one step of the window, whose number is the value."""
+LEAKED = 100
+"""Objects a step, where no number is given."""
 
 _PATTERN = re.compile(r"(?P<name>[a-z-]+)(=(?P<value>[^,=]+))?(,rank=(?P<rank>[0-9]+))?")
-_LARGEST_SLOWDOWN = 10.0
+_LARGEST_SHARE = 10.0
 
 
 def parse_fault(text: str) -> Fault:
     """Read one fault as the command line gives it, e.g. ``slowdown=0.05,rank=1``.
 
-    Raises `BadInput` for an unknown name, a share outside (0, 10] and a step that is no whole number.
+    Raises `BadInput` for an unknown name, a share outside (0, 10], a step or number that is not whole, and a value that
+    the fault does not take.
     """
     match = _PATTERN.fullmatch(text.strip())
     if match is None:
@@ -37,7 +47,9 @@ def parse_fault(text: str) -> Fault:
     if name not in FAULTS:
         raise BadInput(f"fault {name!r} is not known; known faults: {', '.join(FAULTS)}")
     rank = None if match["rank"] is None else int(match["rank"])
-    return Fault(name=name, value=_share(text, value) if name == SLOWDOWN else _step(text, value), rank=rank)
+    if name == LOST_OVERLAP and value is not None:
+        raise BadInput(f"fault {text!r}: {name} takes no value")
+    return Fault(name=name, value=_share(text, name, value) if name in SHARES else _whole(text, name, value), rank=rank)
 
 
 def format_fault(fault: Fault) -> str:
@@ -50,29 +62,36 @@ def format_fault(fault: Fault) -> str:
 def describe_fault(name: str, value: float | None, achieved: float | None) -> str:
     """What was injected, in words: ``slowdown: 10.0 % requested, 10.2 % achieved``, ``hang at step 3``.
 
-    `achieved` is the share that a slowdown came to, None where no rank told.
+    `achieved` is the share that it came to, or the objects a step that leaked; None where no rank told.
     """
+    if name == LEAK:
+        return f"{name}: {value or LEAKED:g} objects a step requested" + (
+            f", {achieved:g} achieved" if achieved else ""
+        )
+    if name == LOST_OVERLAP:
+        return name if achieved is None else f"{name}: reductions took {100 * achieved:.1f} % of the rest of a step"
     if value is None:
         return name
-    if name != SLOWDOWN:
+    if name not in SHARES:
         return f"{name} at step {value:g}"
     told = "achieved not known" if achieved is None else f"{100 * achieved:.1f} % achieved"
     return f"{name}: {100 * value:.1f} % requested, {told}"
 
 
-def _share(text: str, value: str | None) -> float:
+def _share(text: str, name: str, value: str | None) -> float:
     try:
         share = float(value or "")
     except ValueError:
         share = math.nan
-    if not 0 < share <= _LARGEST_SLOWDOWN:
-        raise BadInput(f"fault {text!r}: slowdown needs a share of the step above 0 and up to 10, e.g. slowdown=0.05")
+    if not 0 < share <= _LARGEST_SHARE:
+        raise BadInput(f"fault {text!r}: {name} needs a share above 0 and up to 10, e.g. {name}=0.05")
     return share
 
 
-def _step(text: str, value: str | None) -> float | None:
+def _whole(text: str, name: str, value: str | None) -> float | None:
     if value is None:
         return None
     if not value.isdecimal():
-        raise BadInput(f"fault {text!r}: the value is a step of the window, a whole number from 0")
+        what = "a number of objects" if name == LEAK else "a step of the window"
+        raise BadInput(f"fault {text!r}: the value is {what}, a whole number from 0")
     return float(value)

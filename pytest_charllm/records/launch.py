@@ -51,7 +51,8 @@ class Fault(Record, frozen=True, kw_only=True):
 
 
 class FaultApplied(Record, frozen=True, kw_only=True):
-    """What an injected fault did: requested and achieved, as a share of the clean step (None where it has no size)."""
+    """What an injected fault did: requested and achieved, as a share of the clean step, of memory for "memory", in
+    objects a step for "leak". None where it has no size, or where a rank cannot tell."""
 
     name: str
     requested: float | None

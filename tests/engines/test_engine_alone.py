@@ -12,10 +12,11 @@ import torch
 
 from pytest_charllm.engines import load
 from pytest_charllm.engines.errors import NoCompiler, NonFinite, OutOfMemory
-from pytest_charllm.engines.native import calibration, faults
+from pytest_charllm.engines.native import calibration, extra_work, faults
 from pytest_charllm.engines.native.calibration import Interleaved
 from pytest_charllm.engines.native.clock import Span
-from pytest_charllm.engines.native.faults import Faults, Slowdown
+from pytest_charllm.engines.native.extra_work import Slowdown
+from pytest_charllm.engines.native.faults import Faults
 from pytest_charllm.engines.native.world import World
 from pytest_charllm.errors import BadInput
 from pytest_charllm.records import Pass, RankReport, RankRequest, tier
@@ -143,6 +144,53 @@ def test_slowdown_is_fitted_to_the_clean_step() -> None:
     [applied] = both.applied([Span(9.0, 1.1), Span(9.0, 1.1)], [Span(9.0, 0.1), Span(9.0, 0.1)])
     assert applied.requested == 0.1
     assert applied.achieved == pytest.approx(0.1)
+
+
+def test_extra_work_tells_what_it_came_to(make_request: MakeRequest) -> None:
+    """A drill whose fault was never there would prove a gate that sees nothing; several at once stay apart."""
+    report = timed(make_request, "host-stall=0.5", "memory=0.1", "leak=50")
+    stall, memory, leak = report.faults
+    assert stall.requested == 0.5
+    assert stall.achieved == pytest.approx(0.5, rel=0.5)  # sized before the window, on whatever machine this is
+    assert memory.achieved == pytest.approx(0.1, rel=1e-3)
+    assert (leak.requested, leak.achieved) == (50.0, 50.0)
+    assert report.objects is not None
+    before, after = report.objects
+    assert after - before >= 50 * WINDOW.min_steps
+
+
+def test_overlap_that_is_not_there_cannot_be_lost(make_request: MakeRequest) -> None:
+    """One rank reduces nothing: silently without effect, the drill would read as a gate that missed it."""
+    with pytest.raises(BadInput, match="lost-overlap: only gradients of DDP"):
+        timed(make_request, "lost-overlap")
+
+
+def test_reductions_without_overlap_are_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hook that forgets to divide by the ranks would be another training, not a slower one."""
+    hooks: list[Any] = []
+    model = SimpleNamespace(process_group=None, register_comm_hook=lambda _, hook: hooks.append(hook))
+
+    def all_reduce(tensor: torch.Tensor, **_: Any) -> SimpleNamespace:
+        tensor.mul_(2)  # the other rank has the same gradients
+        return SimpleNamespace(wait=lambda: None)
+
+    fake = SimpleNamespace(get_world_size=lambda _: 2, all_reduce=all_reduce)
+    monkeypatch.setattr(extra_work, "dist", fake)
+    lost = extra_work.LostOverlap(model, CPU)  # type: ignore[arg-type]
+    [hook] = hooks
+    assert hook(None, SimpleNamespace(buffer=lambda: torch.tensor([3.0]))).value().tolist() == [3.0]
+    lost.waited_s = 1.0
+    assert lost.share_of(5.0) == 0.25
+
+
+def test_host_work_is_not_counted_as_the_slowdown() -> None:
+    """On a CPU both lie in one span of every step."""
+    both = Faults([parse_fault("slowdown=0.1"), parse_fault("host-stall=0.2")], World(0, 1, CPU))
+    assert both._stall is not None
+    both._stall.spent_s = 0.4
+    slowdown, stall = both.applied([Span(9.0, 1.3), Span(9.0, 1.3)], [Span(9.0, 0.3), Span(9.0, 0.3)])
+    assert slowdown.achieved == pytest.approx(0.1)
+    assert stall.achieved == pytest.approx(0.2)
 
 
 def test_calibrations_touch_no_nn(make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch) -> None:

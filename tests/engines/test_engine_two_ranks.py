@@ -24,6 +24,7 @@ def answers(train_cases, make_request: MakeRequest) -> Mapping[str, list[RankRep
         {
             "small-buckets": ("small-buckets", make_request(dp=2, layers=None)),
             "slowed": ("", make_request(dp=2, **SLOWED)),
+            "serial": ("", make_request(dp=2, **(SLOWED | {"faults": (Fault(name="lost-overlap"),)}))),
         },
     )
 
@@ -45,6 +46,15 @@ def test_a_slowdown_of_one_rank_leaves_the_ranks_in_step(answers: Mapping[str, l
     assert fault.achieved is not None
     assert fault.achieved > 0
     assert clean.warmup == slowed.warmup
+
+
+def test_lost_overlap_tells_its_reductions(answers: Mapping[str, list[RankReport]]) -> None:
+    """The reductions are still there, and the ranks tell how long they took."""
+    for report in answers["serial"]:
+        [fault] = report.faults
+        assert fault.requested is None
+        assert fault.achieved is not None
+        assert fault.achieved > 0
 
 
 def test_a_timed_report_is_complete(answers: Mapping[str, list[RankReport]]) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_charllm.errors import BadInput
-from pytest_charllm.records.faults import FAULTS, format_fault, parse_fault
+from pytest_charllm.records.faults import LEAK, SHARES, STEPPED, describe_fault, format_fault, parse_fault
 from pytest_charllm.records.launch import Fault
 
 
@@ -39,6 +39,10 @@ def test_reads_what_the_help_promises(text: str, fault: Fault) -> None:
         ("slowdown=50", "share"),
         ("hang=1.5", "whole number"),
         ("crash=-1", "whole number"),
+        ("host-stall", "share"),
+        ("memory=0", "share"),
+        ("leak=1.5", "number of objects"),
+        ("lost-overlap=0.1", "takes no value"),
         ("crash,rank=x", "NAME"),
         ("crash,node=1", "NAME"),
         ("", "NAME"),
@@ -51,7 +55,7 @@ def test_bad_faults_say_what_to_write(text: str, says: str) -> None:
 
 
 @given(
-    st.sampled_from(sorted(set(FAULTS) - {"slowdown"})),
+    st.sampled_from([*STEPPED, LEAK]),
     st.none() | st.integers(0, 10_000).map(float),
     st.none() | st.integers(0, 4096),
 )
@@ -61,9 +65,25 @@ def test_round_trip(name: str, value: float | None, rank: int | None) -> None:
     assert parse_fault(format_fault(fault)) == fault
 
 
-@given(st.floats(0.001, 10.0), st.none() | st.integers(0, 64))
-def test_round_trip_of_a_slowdown(share: float, rank: int | None) -> None:
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (("host-stall", 0.1, 0.102), "host-stall: 10.0 % requested, 10.2 % achieved"),
+        (("memory", 0.25, None), "memory: 25.0 % requested, achieved not known"),
+        (("leak", None, 100.0), "leak: 100 objects a step requested, 100 achieved"),
+        (("lost-overlap", None, 0.123), "lost-overlap: reductions took 12.3 % of the rest of a step"),
+        (("lost-overlap", None, None), "lost-overlap"),
+        (("hang", 3.0, None), "hang at step 3"),
+    ],
+)
+def test_told_in_its_own_unit(fault: tuple[str, float | None, float | None], told: str) -> None:
+    """A hundred objects are no share of a step."""
+    assert describe_fault(*fault) == told
+
+
+@given(st.sampled_from(SHARES), st.floats(0.001, 10.0), st.none() | st.integers(0, 64))
+def test_round_trip_of_a_share(name: str, share: float, rank: int | None) -> None:
     """Shares survive to the six digits that are printed."""
-    again = parse_fault(format_fault(Fault(name="slowdown", value=share, rank=rank)))
+    again = parse_fault(format_fault(Fault(name=name, value=share, rank=rank)))
     assert again.value == pytest.approx(share, rel=1e-5)
     assert again.rank == rank

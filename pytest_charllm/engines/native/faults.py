@@ -10,55 +10,27 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from pytest_charllm.engines.native.clock import Span, mark_type
+from pytest_charllm.engines.native.extra_work import HeldMemory, HostStall, Leak, LostOverlap, Slowdown
 from pytest_charllm.engines.native.world import World
 from pytest_charllm.errors import BadInput
 from pytest_charllm.records import Fault, FaultApplied
-from pytest_charllm.records.faults import SLOWDOWN, format_fault
+from pytest_charllm.records.faults import (
+    HOST_STALL,
+    LEAK,
+    LEAKED,
+    LOST_OVERLAP,
+    MEMORY,
+    SLOWDOWN,
+    STEPPED,
+    format_fault,
+)
 
 _DEFAULT_STEP = {"early-exit": 1}
-_RESOLUTION = 0.002
-"""A unit of extra work is at most this share of a step, so that the share asked for can be met."""
-_GPU_WIDTHS, _CPU_WIDTHS = (4096, 2048, 1024, 512), (192, 128, 64)
-_TRIAL_UNITS = 50
 _SIZING_ROUNDS, _SIZING_STEPS = 3, 4
 _ALLOCATION_BYTES = 1 << 30
-
-
-class Slowdown:
-    """Extra matrix products after every step, as many as the wanted share of a clean step takes."""
-
-    def __init__(self, share: float, device: torch.device) -> None:
-        self.share = share
-        self._device = device
-        self._units = 0
-        self._operands: tuple[Tensor, Tensor, Tensor] | None = None
-
-    def work(self) -> None:
-        """Queue the extra work of one step in the compute stream, or do it here on a CPU."""
-        if self._operands is not None:
-            left, right, out = self._operands
-            for _ in range(self._units):
-                torch.mm(left, right, out=out)
-
-    def fit(self, clean_s: float, extra_s: float) -> None:
-        """Choose the number of units, from the costs of a clean step and of the extra work after it so far."""
-        unit_s = extra_s / self._units if self._units else self._smallest_fitting_unit_s(clean_s)
-        self._units = max(1, round(self.share * clean_s / unit_s))
-
-    def _smallest_fitting_unit_s(self, clean_s: float) -> float:
-        unit_s = float("inf")
-        for width in _GPU_WIDTHS if self._device.type == "cuda" else _CPU_WIDTHS:
-            dtype = torch.bfloat16 if self._device.type == "cuda" else torch.float32
-            left, right = (torch.randn(width, width, device=self._device, dtype=dtype) for _ in range(2))
-            self._operands, self._units = (left, right, torch.empty_like(left)), _TRIAL_UNITS
-            self.work()
-            unit_s = _span(self._device, self.work).cost_s / _TRIAL_UNITS
-            if unit_s <= _RESOLUTION * clean_s:
-                break
-        return unit_s
 
 
 class Faults:
@@ -66,11 +38,25 @@ class Faults:
 
     def __init__(self, faults: Sequence[Fault], world: World) -> None:
         mine = [fault for fault in faults if fault.rank is None or fault.rank == world.rank]
-        share = sum(fault.value or 0.0 for fault in mine if fault.name == SLOWDOWN)
+        device = world.device
         self._world = world
-        self._slowdown = Slowdown(share, world.device) if share > 0 else None
-        self._somebody_slow = any(fault.name == SLOWDOWN for fault in faults)
-        self._at_step = [(_step(fault), fault) for fault in mine if fault.name != SLOWDOWN]
+        self._slowdown = Slowdown(share, device) if (share := _total(mine, SLOWDOWN)) else None
+        self._stall = HostStall(share) if (share := _total(mine, HOST_STALL)) else None
+        self._memory = HeldMemory(share, device) if (share := _total(mine, MEMORY)) else None
+        leaks = [LEAKED if fault.value is None else int(fault.value) for fault in mine if fault.name == LEAK]
+        self._leak = Leak(sum(leaks)) if leaks else None
+        self._without_overlap = any(fault.name == LOST_OVERLAP for fault in mine)
+        self._overlap: LostOverlap | None = None
+        self._somebody_slow = any(fault.name in (SLOWDOWN, HOST_STALL) for fault in faults)
+        self._at_step = [(_step(fault), fault) for fault in mine if fault.name in STEPPED]
+
+    def attach(self, model: object) -> None:
+        """Before the first step: what has to be part of the model. Raises `BadInput` where it cannot be."""
+        if not self._without_overlap:
+            return
+        if not isinstance(model, DistributedDataParallel):
+            raise BadInput(f"fault {LOST_OVERLAP}: only gradients of DDP are reduced beside the backward pass; use dp2")
+        self._overlap = LostOverlap(model, self._world.device)
 
     def check(self, steps: int) -> None:
         """Raise `BadInput` for a fault that would never happen in a window of that many steps."""
@@ -79,12 +65,18 @@ class Faults:
                 raise BadInput(f"fault {format_fault(fault)}: the window has only steps 0 to {steps - 1}")
 
     def size(self, one_step: Callable[[], object]) -> None:
-        """Size a slowdown by steps of training: first clean ones, then with the work between them as in the window.
+        """Size extra work by steps of training: first clean ones, then with the work between them as in the window.
 
-        All ranks take part, also those whose own work is not slowed.
+        All ranks take part, also those whose own work is not slowed. Memory is taken, and counts start, at the end.
         """
-        if not self._somebody_slow:
-            return
+        if self._somebody_slow:
+            self._fit(one_step)
+        if self._memory is not None:
+            self._memory.take()
+        if self._overlap is not None:
+            self._overlap.waited_s = 0.0
+
+    def _fit(self, one_step: Callable[[], object]) -> None:
         mark = mark_type(self._world.device)
         for _ in range(_SIZING_ROUNDS):
             marks = []
@@ -92,11 +84,14 @@ class Faults:
                 begin = mark()
                 one_step()
                 middle = mark()
-                self.extra_work()
+                if self._slowdown is not None:
+                    self._slowdown.work()
                 marks.append((begin, middle, mark()))
             self._world.synchronize()
+            clean_s = median(begin.until(middle).cost_s for begin, middle, _ in marks)
+            if self._stall is not None:
+                self._stall.fit(clean_s)
             if self._slowdown is not None:
-                clean_s = median(begin.until(middle).cost_s for begin, middle, _ in marks)
                 self._slowdown.fit(clean_s, median(middle.until(end).cost_s for _, middle, end in marks))
 
     def before_step(self, index: int) -> bool:
@@ -114,30 +109,37 @@ class Faults:
         return "nan" in due
 
     def extra_work(self) -> None:
-        if self._slowdown is not None:
-            self._slowdown.work()
+        for work in (self._slowdown, self._stall, self._leak):
+            if work is not None:
+                work.work()
 
     def applied(self, steps: Sequence[Span], extra: Sequence[Span]) -> tuple[FaultApplied, ...]:
         """What was achieved in steps of these spans, of which `extra` was injected. The other faults end a launch."""
-        if self._slowdown is None:
-            return ()
         extra_s = sum(span.cost_s for span in extra)
-        achieved = extra_s / (sum(span.cost_s for span in steps) - extra_s)
-        return (FaultApplied(name=SLOWDOWN, requested=self._slowdown.share, achieved=achieved),)
+        clean_s = sum(span.cost_s for span in steps) - extra_s
+        found = []
+        if self._slowdown is not None:
+            # On a CPU the host's own work is in the same span.
+            stalled_s = self._stall.spent_s if self._stall is not None and self._world.device.type == "cpu" else 0.0
+            found.append((SLOWDOWN, self._slowdown.share, (extra_s - stalled_s) / clean_s))
+        if self._stall is not None:
+            found.append((HOST_STALL, self._stall.share, self._stall.spent_s / clean_s))
+        if self._memory is not None:
+            found.append((MEMORY, self._memory.share, self._memory.achieved))
+        if self._leak is not None:
+            found.append((LEAK, float(self._leak.objects), self._leak.achieved(len(steps))))
+        if self._overlap is not None:
+            found.append((LOST_OVERLAP, None, self._overlap.share_of(sum(span.wall_s for span in steps))))
+        return tuple(FaultApplied(name=name, requested=asked, achieved=achieved) for name, asked, achieved in found)
+
+
+def _total(faults: Sequence[Fault], name: str) -> float:
+    """Several of one kind add up."""
+    return sum(fault.value or 0.0 for fault in faults if fault.name == name)
 
 
 def _step(fault: Fault) -> int:
     return _DEFAULT_STEP.get(fault.name, 0) if fault.value is None else int(fault.value)
-
-
-def _span(device: torch.device, work: Callable[[], None]) -> Span:
-    mark = mark_type(device)
-    before = mark()
-    work()
-    after = mark()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return before.until(after)
 
 
 def _exhaust_memory(device: torch.device) -> None:

@@ -56,6 +56,7 @@ def run(setup: Setup, progress: Progress) -> RankReport:
     # On a GPU its own generator: billions of weights would keep a CPU busy for longer than the window lasts.
     step, report = setup.build(generator_device=world.device)
     faults = Faults(request.faults, world)
+    faults.attach(getattr(step, "model", None))
     began_s = time.perf_counter()
     warm = warm_up(step, world, request.window, progress, compiles=request.scenario.options.compile)
     faults.size(partial(step, len(warm.step_s)))
