@@ -15,7 +15,7 @@ from pytest_charllm.errors import BadInput
 if TYPE_CHECKING:
     from pytest_charllm.records import Fault
 
-TIERS = ("smoke", "nightly")
+TIERS = ("smoke", "nightly", "weekly")
 MISSING = ("fail", "record", "skip")
 
 
@@ -70,7 +70,7 @@ def add_options(parser: pytest.Parser) -> None:
     )  # fmt: skip
     group.addoption(
         "--charllm-tier", metavar="TIER",
-        help="How much evidence: smoke or nightly. Default: nightly on GPUs; a CPU always runs smoke.",
+        help="How much evidence: smoke, nightly or weekly. Default: nightly on GPUs; a CPU always runs smoke.",
     )  # fmt: skip
     group.addoption("--charllm-launches", metavar="N", help="Timed launches of each scenario's first round.")
     group.addoption(

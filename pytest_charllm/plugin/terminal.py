@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_charllm.errors import BadInput
 from pytest_charllm.plugin import outcomes
 from pytest_charllm.plugin.machine import describe
 from pytest_charllm.plugin.options import fault_texts
@@ -40,9 +41,12 @@ def write_summary(reporter: pytest.TerminalReporter, suite: Suite, exitstatus: i
     from pytest_charllm.store.paths import shown
 
     reporter.section(f"charllm: {describe(suite.machine)}")
-    table = summary(_cases(suite.results))
+    cases = _cases(suite.results)
+    table = summary(cases)
     if table:
         reporter.write_line(table)
+    for line in _published(suite, cases):
+        reporter.write_line(line)
     for line in _notes(suite.results, exitstatus):
         reporter.write_line(line)
     if suite.campaign is not None:
@@ -53,6 +57,16 @@ def write_summary(reporter: pytest.TerminalReporter, suite: Suite, exitstatus: i
         for suspect in suite.campaign.suspects():
             reporter.write_line(f"node suspect: {suspect.text}", red=True)
         reporter.write_line(f"run {suite.campaign.run.id}: {shown(suite.campaign.run.path)}")
+
+
+def _published(suite: Suite, cases: list[Case]) -> list[str]:
+    from pytest_charllm.report.published import beside
+    from pytest_charllm.store.published import published
+
+    try:
+        return beside(cases, suite.machine.variant, published(suite.options.shipped))
+    except BadInput as error:
+        return [str(error)]
 
 
 def _cases(results: list[Result]) -> list[Case]:

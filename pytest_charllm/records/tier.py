@@ -44,6 +44,10 @@ TIERS: dict[tuple[str, bool], Tier] = {
         name="nightly", launches=3, bootstrap_launches=3, confirm_launches=3, required=_GPU_REQUIRED, diagnostic=False,
         window=_NIGHTLY,
     ),
+    ("weekly", False): Tier(
+        name="weekly", launches=5, bootstrap_launches=5, confirm_launches=5, required=_GPU_REQUIRED, diagnostic=False,
+        window=_NIGHTLY,  # so that it is compared with what nights have put on record
+    ),
     ("smoke", True): Tier(
         name="smoke", launches=1, bootstrap_launches=5, confirm_launches=2, required=(), diagnostic=True,
         window=_CPU_WINDOW,

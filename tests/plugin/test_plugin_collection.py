@@ -236,7 +236,7 @@ def test_scenarios_without_measured(inner):
         (["--microbatch=two"], "ERROR: --microbatch: 'two' is not a whole number"),
         (["--microbatch="], "ERROR: --microbatch: no size given; *"),
         (["--charllm-launches=0"], "ERROR: --charllm-launches: 0 is below 1"),
-        (["--charllm-tier=daily"], "ERROR: --charllm-tier: 'daily' is none of smoke, nightly"),
+        (["--charllm-tier=daily"], "ERROR: --charllm-tier: 'daily' is none of smoke, nightly, weekly"),
         (["--charllm-missing=ignore"], "ERROR: --charllm-missing: 'ignore' is none of fail, record, skip"),
         (["--charllm-replay=nowhere"], "ERROR: --charllm-replay: *nowhere is not a directory"),
         (["--charllm-inject=crash", "--charllm-replay=."], "ERROR: --charllm-inject: nothing can be injected *"),

@@ -113,3 +113,23 @@ def test_no_terminal_at_all():
     line = progress_line(None)
     line(CampaignProgress("llama3-1b.mb1", Pass.TIMED, 1, 2, "window"))
     line.clear()
+
+
+def test_published_numbers_stand_beside_ours(inner):
+    """They are read with the table, and change no verdict: the test passes whatever others reached."""
+    folder = inner.pytester.mkdir("baselines") / "published"
+    folder.mkdir()
+    row = (
+        '{"model": "llama3-1b", "hardware": "h200-sxm", "precision": "bf16", "gpus": 8, "configuration": "dp8",'
+        ' "seq": 4096, "tokens_per_s_per_gpu": 99000, "source": "somebody", "document": "table 1", "date": "2026"}'
+    )
+    (folder / "x.json").write_text(f'{{"schema": 1, "rows": [{row}]}}')
+    inner.suite(CHECK)
+    result = inner.run()
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        ["published beside llama3-1b.mb1, 30,720 tokens/s/GPU: 99,000 by somebody (8 GPUs, dp8)"]
+    )
+    (folder / "x.json").write_text("{")
+    inner.campaigns.clear()
+    inner.run().stdout.fnmatch_lines(["*published/x.json: not valid JSON*"])
