@@ -30,13 +30,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from pytest_charllm.commands import baseline, calibrate, doctor, runs
+    from pytest_charllm.commands import baseline, calibrate, doctor, runs, traffic
 
     parser = argparse.ArgumentParser(
         prog="pytest-charllm", description="Baselines and runs of pytest-charllm, and what this machine can measure."
     )
     parser.add_argument("--version", action="version", version=f"pytest-charllm {__version__}")
-    topics = parser.add_subparsers(metavar="baseline | runs | calibrate | doctor", required=True)
+    topics = parser.add_subparsers(metavar="baseline | runs | calibrate | traffic | doctor", required=True)
 
     places = argparse.ArgumentParser(add_help=False)
     places.add_argument(
@@ -93,6 +93,14 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     command.add_argument("--output", type=Path, metavar="FILE", help="default: proposal.toml in the last run")
     command.set_defaults(command=calibrate.run_calibrate)
+
+    command = topics.add_parser(
+        "traffic", parents=[places], help="what a step calls on each axis, against measured collectives"
+    )
+    command.add_argument("keys", nargs="+", metavar="KEY", help="scenarios' keys")
+    command.add_argument("--run", default="latest", metavar="RUN", help="of the curves: a run's id (default: latest)")
+    command.add_argument("--rank", type=int, default=0, metavar="N", help="ranks of a pipeline differ (default: 0)")
+    command.set_defaults(command=traffic.run_traffic)
 
     command = topics.add_parser("doctor", help="what is here and what of it can be measured: a page for a bug report")
     command.add_argument("--source", metavar="NAME", help="another telemetry source, e.g. simulated:h200")

@@ -1,0 +1,64 @@
+"""``pytest-charllm traffic KEY...``: what a step calls on each axis, against a run's curves of collectives."""
+
+from __future__ import annotations
+
+import argparse
+
+from pytest_charllm.commands import OK
+from pytest_charllm.measure.traffic import AxisTraffic, axis_traffic, curves_of
+from pytest_charllm.records import Measurement
+from pytest_charllm.report.numbers import MIB, seconds, significant, size
+from pytest_charllm.report.text import grid
+from pytest_charllm.scenario.key import parse_key
+from pytest_charllm.scenario.spec import Scenario
+from pytest_charllm.store.run import RunDirectory
+
+HEADERS = ("scenario", "axis", "operation", "ranks", "calls", "mean message", "GB/s", "of the best", "in turn", "note")
+NONE = "none; pytest suites/test_collectives.py measures them"
+RIGHT = HEADERS[3:-1]
+
+
+def run_traffic(options: argparse.Namespace) -> int:
+    """One rank's calls in one step. Raises `BadInput` for a key that cannot be read, and one whose traffic is not
+    predicted."""
+    run = RunDirectory.open(options.root, options.run)
+    measured: dict[Scenario, list[Measurement]] = {}
+    for key in run.scenario_keys():
+        for launch in run.launches(key)[:1]:
+            measured[launch.scenario] = run.measurements(key)
+    curves = curves_of(measured)
+    rows = [row for key in options.keys for row in _rows(key, axis_traffic(parse_key(key), curves, rank=options.rank))]
+    print(grid(HEADERS, rows, RIGHT, last_width=30) or "one rank alone calls nothing")
+    told = ", ".join(f"{op} between {ranks}" for op, ranks in sorted(curves)) or NONE
+    print(f"\nrank {options.rank}, one step; curves of run {run.id}: {told}")
+    return OK
+
+
+def _rows(key: str, traffic: tuple[AxisTraffic, ...]) -> list[tuple[str, ...]]:
+    return [
+        (
+            key if not number else "",
+            each.axis,
+            each.op,
+            str(each.ranks),
+            f"{each.calls:,}",
+            _bytes(each.mean_bytes),
+            _rate(each.gb_per_s),
+            "" if each.share is None else f"{100 * each.share:.0f} %",
+            "" if each.seconds is None else seconds(each.seconds),
+            each.reason,
+        )
+        for number, each in enumerate(traffic)
+    ]
+
+
+def _rate(gb_per_s: float | None) -> str:
+    if gb_per_s is None:
+        return ""
+    return significant(gb_per_s) if gb_per_s >= 0.01 else "<0.01"
+
+
+def _bytes(number: float) -> str:
+    if number >= MIB:
+        return size(number)
+    return f"{significant(number / 1024)} KiB" if number >= 1024 else f"{number:.0f} B"

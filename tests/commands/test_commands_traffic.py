@@ -1,0 +1,48 @@
+"""``pytest-charllm traffic``: predicted calls beside measured curves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pytest_charllm.commands.main import main
+from pytest_charllm.records import Launch, Pass, Status, tier, to_pretty_json
+from pytest_charllm.scenario.key import parse_key
+from pytest_charllm.store.run import RunDirectory
+
+KEY = "p2p.dp2.upto4kib"
+
+
+def test_pipelines_with_and_without_tensor_parallelism(
+    gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two layouts side by side is what the table is for; an axis without a curve must say so, not be left out."""
+    run = gpu_run(key=KEY, values={"latency_1kib": 1e-5, "latency_4kib": 2e-5})
+    launch = Launch(
+        id=f"{KEY}.timed-1", scenario=parse_key(KEY), pass_=Pass.TIMED, window=tier("smoke", False).window,
+        status=Status.COMPLETED,
+    )  # fmt: skip
+    (run.launch_directory(KEY, Pass.TIMED, 1) / "launch.json").write_bytes(to_pretty_json(launch))
+    assert main(["traffic", "tiny-llama.pp2.mb1", "tiny-llama.tp2pp2.mb1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == (
+        ["scenario", "axis", "operation", "ranks", "calls", "mean", "message", "GB/s", "of", "the", "best", "in"]
+        + ["turn", "note"]
+    )  # fmt: skip
+    sends = [line.split() for line in lines if " send " in line]
+    assert [words[-7:] for words in sends] == [
+        ["1", "64.0", "KiB", "0.205", "100", "%", "0.320", "ms"][-7:],
+        ["1", "32.0", "KiB", "0.205", "100", "%", "0.160", "ms"][-7:],
+    ]
+    assert any("all-gather" in line and "no curve of all-gather between" in line for line in lines)
+    assert lines[-1] == f"rank 0, one step; curves of run {run.id}: p2p between 2"
+
+
+def test_a_key_that_is_none_is_one_line(
+    gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A traceback for a typing mistake."""
+    gpu_run()
+    assert main(["traffic", "llama3-1b"]) == 2
+    assert "no mb<N>" in capsys.readouterr().err
