@@ -31,7 +31,6 @@ def test_llama3_1b(measured):
     measured.check()
 
 
-@pytest.mark.smoke
 @scenarios(Rows("tiny-llama", {"cpu:1x2": "cp2"}, microbatch=2), precision="fp32", compile=False, speed=False)
 def test_tiny(measured):
     measured.check()

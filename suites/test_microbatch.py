@@ -67,7 +67,6 @@ def test_larger_ones_are_burstier(measured, charllm):
     trends.at_least("bursts", measured.value("power_burstiness"), smallest.value("power_burstiness"))
 
 
-@pytest.mark.smoke
 @scenarios(
     Rows("tiny-llama", {"cpu:1x2": "dp2"}, microbatch=2, global_batch=8),
     precision="fp32", compile=False, speed=False,

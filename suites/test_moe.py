@@ -28,7 +28,6 @@ def test_routing_does_not_pay(measured, charllm):
     trends.at_most("tokens/s/GPU", measured.value("throughput"), 1.02 * even.value("throughput"))
 
 
-@pytest.mark.smoke
 @scenarios(Rows("tiny-mixtral", {"cpu:1x2": "dp2+ep2"}, microbatch=2), precision="fp32", compile=False, speed=False)
 def test_tiny(measured):
     measured.check()

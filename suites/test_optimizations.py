@@ -109,20 +109,17 @@ def test_recomputation_heats_data_parallel(measured, charllm):
 TINY = Rows("tiny-llama", {"cpu:1x2": "dp2"}, microbatch=2)
 
 
-@pytest.mark.smoke
 @scenarios(TINY, recompute="full", precision="fp32", compile=False)
 @scenarios(TINY, recompute="selective", precision="fp32", compile=False, speed=False)
 def test_tiny_recompute(measured):
     measured.check()
 
 
-@pytest.mark.smoke
 @scenarios(replace(TINY, shares_optimizer=True), overlap=False, precision="fp32", compile=False, speed=False)
 def test_tiny_optimizer(measured):
     measured.check()
 
 
-@pytest.mark.smoke
 @scenarios(TINY, precision="fp32", compile=True, speed=False)
 def test_tiny_compile(measured):
     measured.check()

@@ -31,7 +31,6 @@ def test_fp8_pays_where_layers_are_wide(measured, charllm):
     trends.at_least("tokens/s/GPU", measured.value("throughput"), wide.value("throughput"))
 
 
-@pytest.mark.smoke
 @scenarios(Rows("tiny-llama", {"cpu:1x2": "dp2"}, microbatch=2), precision="bf16", compile=False, speed=False)
 def test_tiny(measured):
     measured.check()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec import convert
+from msgspec.structs import asdict, replace
 
 from pytest_charllm import Layout, Scenario, TrendBroken
+from pytest_charllm.scenario import Options
 
 
 def with_options(scenario: Scenario, **options: Any) -> Scenario:
-    return replace(scenario, options=replace(scenario.options, **options))
+    """`options` as in `scenarios`: words for recomputation and precision."""
+    return replace(scenario, options=convert({**asdict(scenario.options), **options}, Options))
 
 
 def with_work(scenario: Scenario, **work: Any) -> Scenario:

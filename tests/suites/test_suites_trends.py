@@ -1,0 +1,180 @@
+"""Tests about trends, without launches: each holds where the numbers are as the trend says, and breaks where they are
+not. A trend that no number can break says nothing."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from pytest_charllm import Scenario, TrendBroken
+from pytest_charllm.hardware.catalogue import CATALOGUE, parse_assume
+from pytest_charllm.plugin.parametrize import collect
+from pytest_charllm.scenario.feasibility import infeasible
+from pytest_charllm.scenario.key import parse_key
+
+ROOT = Path(__file__).parents[2]
+
+
+class Told(NamedTuple):
+    """In the place of `Measured`."""
+
+    scenario: Scenario
+    values: dict[str, float]
+
+    def value(self, metric: str) -> float:
+        return self.values[metric]
+
+
+class Family:
+    """In the place of `charllm`: every other scenario has these values."""
+
+    def __init__(self, values: dict[str, float]) -> None:
+        self.values = values
+        self.asked: list[Scenario] = []
+
+    def measure(self, scenario: Scenario | str) -> Told:
+        found = parse_key(scenario) if isinstance(scenario, str) else scenario
+        self.asked.append(found)
+        return Told(found, self.values)
+
+
+@pytest.fixture
+def trend(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """A function of a suite file by ``file::function``."""
+    monkeypatch.syspath_prepend(str(ROOT))
+
+    def found(name: str) -> Any:
+        file, _, function = name.partition("::")
+        return getattr(importlib.import_module(f"suites.{file}"), function)
+
+    return found
+
+
+def rows(function: Any, machine: str) -> list[Scenario]:
+    marks = [mark for mark in function.pytestmark if mark.name == "charllm"]
+    return [item.planned.scenario for item in collect(marks, parse_assume(machine), None)]
+
+
+# The trend, what its row measured, what the other did, and what else that one could have measured to break it.
+TRENDS = [
+    ("test_parallelism::test_deep_pipelines_throttle_more", {"sm_clock": 1500}, {"sm_clock": 1600}, {"sm_clock": 1400}),
+    (
+        "test_optimizations::test_recomputation",
+        {"peak_memory": 50, "step_time": 1.25},
+        {"peak_memory": 70, "step_time": 1.0},
+        {"peak_memory": 40, "step_time": 1.0},
+    ),
+    (
+        "test_optimizations::test_recomputation",
+        {"peak_memory": 50, "step_time": 1.25},
+        {"peak_memory": 70, "step_time": 1.0},
+        {"peak_memory": 70, "step_time": 0.5},
+    ),
+    (
+        "test_optimizations::test_recomputation",
+        {"peak_memory": 50, "step_time": 1.25},
+        {"peak_memory": 70, "step_time": 1.0},
+        {"peak_memory": 70, "step_time": 1.5},
+    ),
+    ("test_optimizations::test_switch_without_effect", {"throughput": 100}, {"throughput": 101}, {"throughput": 90}),
+    ("test_optimizations::test_switch_without_effect", {"throughput": 100}, {"throughput": 99}, {"throughput": 110}),
+    ("test_optimizations::test_overlap_heats", {"core_temp_p95": 70}, {"core_temp_p95": 68}, {"core_temp_p95": 71}),
+    (
+        "test_optimizations::test_recomputation_cools_deep_pipelines",
+        {"sm_clock": 1600}, {"sm_clock": 1500}, {"sm_clock": 1700},
+    ),
+    (
+        "test_optimizations::test_recomputation_heats_data_parallel",
+        {"sm_clock": 1500}, {"sm_clock": 1600}, {"sm_clock": 1400},
+    ),
+    ("test_microbatch::test_larger_ones_peak_higher", {"peak_power": 800}, {"peak_power": 750}, {"peak_power": 850}),
+    (
+        "test_microbatch::test_larger_ones_are_burstier",
+        {"power_burstiness": 0.3}, {"power_burstiness": 0.1}, {"power_burstiness": 0.4},
+    ),
+    (
+        "test_lora::test_ten_times_as_efficient",
+        {"throughput": 400, "energy_per_token": 1.0},
+        {"throughput": 100, "energy_per_token": 3.0},
+        {"throughput": 200, "energy_per_token": 2.0},
+    ),
+    ("test_scaling::test_weak_scaling_keeps_its_tokens", {"throughput": 95}, {"throughput": 100}, {"throughput": 130}),
+    ("test_moe::test_routing_does_not_pay", {"throughput": 90}, {"throughput": 100}, {"throughput": 80}),
+    ("test_precision::test_fp8_pays_where_layers_are_wide", {"throughput": 12}, {"throughput": 10}, {"throughput": 13}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "here", "other", "broken"), TRENDS, ids=[row[0].partition("::")[2] for row in TRENDS])
+def test_trend_holds_and_breaks(
+    trend: Any, name: str, here: dict[str, float], other: dict[str, float], broken: dict[str, float]
+) -> None:
+    """A comparison the wrong way round, or of a row with itself; an error that is not `TrendBroken` would be red."""
+    function = trend(name)
+    row = rows(function, "h200:1x8")[-1]
+    family = Family(other)
+    function(Told(row, here), family)
+    assert all(scenario.key != row.key for scenario in family.asked)
+    with pytest.raises(TrendBroken, match="expected at"):
+        function(Told(row, here), Family(broken))
+
+
+@pytest.mark.parametrize("name", sorted({row[0] for row in TRENDS}))
+def test_other_row_runs_where_the_row_does(trend: Any, name: str) -> None:
+    """A counterpart that no machine can run would make the trend a skip for ever."""
+    function = trend(name)
+    machine = parse_assume("h200:1x8")
+    hardware = CATALOGUE[machine.variant]
+    for row in rows(function, "h200:1x8"):
+        family = Family({})
+        with pytest.raises(KeyError):
+            function(Told(row, {}), family)
+        other = [infeasible(scenario, hardware, machine) for scenario in family.asked]
+        assert other
+        assert not any(other) or infeasible(row, hardware, machine), other
+        assert all(scenario == parse_key(scenario.key) for scenario in family.asked)
+
+
+@pytest.mark.parametrize("schedule", ["pp8", "pp8+gpipe", "pp8+interleaved-1f1b"])
+def test_bubble_follows_the_formula(trend: Any, schedule: str) -> None:
+    """With p stages and m microbatches m/(m+p-1) of a step is work: the trend must expect no other gain."""
+    function = trend("test_parallelism::test_bubble")
+    (row,) = [each for each in rows(function, "h200:1x8") if each.key == f"llama3-1b.{schedule}.mb1.gb16"]
+    stages = row.layout.stages_per_rank
+    busy = {m: stages * m / (stages * m + 7) for m in (16, 64)}
+    function(Told(row, {"throughput": busy[16]}), Family({"throughput": busy[64]}))
+    for gain in (0.8, 1.2):
+        with pytest.raises(TrendBroken):
+            function(Told(row, {"throughput": busy[16]}), Family({"throughput": gain * busy[64]}))
+
+
+def test_energy_is_power_times_time(trend: Any) -> None:
+    """Joules of one GPU for tokens of all, or the other way round."""
+    function = trend("test_parallelism::test_energy_is_power_times_time")
+    row = rows(function, "h200:1x8")[0]
+    whole = {"mean_power": 700.0, "throughput": 70_000.0, "energy_per_token": 0.01}
+    function(Told(row, whole))
+    for factor in (1 / 8, 0.94, 1.06, 8):
+        with pytest.raises(TrendBroken):
+            function(Told(row, {**whole, "energy_per_token": 0.01 * factor}))
+
+
+def test_findings_of_the_study_do_not_fail_a_night(trend: Any) -> None:
+    """They come from one measured step on one cluster; what follows from how things work is held without mercy."""
+    soft = {name for name, *_ in TRENDS if any(mark.name == "xfail" for mark in trend(name).pytestmark)}
+    assert {name.partition("::")[2] for name in soft} == {
+        "test_deep_pipelines_throttle_more",
+        "test_overlap_heats",
+        "test_recomputation_cools_deep_pipelines",
+        "test_recomputation_heats_data_parallel",
+        "test_larger_ones_peak_higher",
+        "test_larger_ones_are_burstier",
+        "test_ten_times_as_efficient",
+    }
+    for name in soft:
+        (mark,) = [mark for mark in trend(name).pytestmark if mark.name == "xfail"]
+        assert mark.kwargs["raises"] is TrendBroken
+        assert mark.kwargs["strict"] is False
