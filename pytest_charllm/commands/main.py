@@ -30,13 +30,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from pytest_charllm.commands import baseline, calibrate, doctor, runs, traffic
+    from pytest_charllm.commands import baseline, calibrate, doctor, inject, runs, traffic
 
     parser = argparse.ArgumentParser(
         prog="pytest-charllm", description="Baselines and runs of pytest-charllm, and what this machine can measure."
     )
     parser.add_argument("--version", action="version", version=f"pytest-charllm {__version__}")
-    topics = parser.add_subparsers(metavar="baseline | runs | calibrate | traffic | doctor", required=True)
+    topics = parser.add_subparsers(metavar="baseline | runs | calibrate | inject | traffic | doctor", required=True)
 
     places = argparse.ArgumentParser(add_help=False)
     places.add_argument(
@@ -93,6 +93,15 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     command.add_argument("--output", type=Path, metavar="FILE", help="default: proposal.toml in the last run")
     command.set_defaults(command=calibrate.run_calibrate)
+
+    command = topics.add_parser("inject", parents=[places], help="known faults in real launches: seen or missed")
+    command.add_argument("scenario", nargs="?", default=inject.TINY, metavar="SCENARIO", help=f"default: {inject.TINY}")
+    command.add_argument(
+        "--fault", action="append", default=[], metavar="NAME[=VALUE][,rank=N]",
+        help="this one, in the place of the set; may be given several times",
+    )  # fmt: skip
+    command.add_argument("--simulated", action="store_true", help="only what the simulated source shows; no launch")
+    command.set_defaults(command=inject.run_inject)
 
     command = topics.add_parser(
         "traffic", parents=[places], help="what a step calls on each axis, against measured collectives"

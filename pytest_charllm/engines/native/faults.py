@@ -117,7 +117,7 @@ class Faults:
         """What was achieved in steps of these spans, of which `extra` was injected. The other faults end a launch."""
         extra_s = sum(span.cost_s for span in extra)
         clean_s = sum(span.cost_s for span in steps) - extra_s
-        found = []
+        found: list[tuple[str, float | None, float | None]] = []
         if self._slowdown is not None:
             # On a CPU the host's own work is in the same span.
             stalled_s = self._stall.spent_s if self._stall is not None and self._world.device.type == "cpu" else 0.0

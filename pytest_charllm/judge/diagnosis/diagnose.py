@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_charllm.judge.diagnosis.evidence import Evidence
-from pytest_charllm.judge.diagnosis.rules import OF_CARDS, RULES, unknown, workload
+from pytest_charllm.judge.diagnosis.rules import BESIDE, BY_EXCLUSION, CAUSES, OF_CARDS, Rule, unknown, workload
 from pytest_charllm.records import Baseline, Diagnosis, Measurement, MetricVerdict, Verdict
 
 
@@ -27,10 +27,15 @@ def diagnose(
     held_against = baseline if any(row.reference is not None for row in rows) else None
     e = Evidence.of(rows, launches, diagnostic, held_against, stack_diff)
     if verdict is not Verdict.REGRESSION:
-        return tuple(said for rule in OF_CARDS if (said := rule(e)) is not None)
+        return _said(OF_CARDS, e)
     if not any(row.verdict is Verdict.REGRESSION for row in rows):
         return ()
     changed = workload(e)
     if changed is not None:
         return (changed,)
-    return tuple(said for rule in RULES if (said := rule(e)) is not None) or (unknown(e),)
+    causes = _said(CAUSES, e) or _said(BY_EXCLUSION, e)
+    return (*causes, *_said(BESIDE, e)) or (unknown(e),)
+
+
+def _said(rules: Sequence[Rule], e: Evidence) -> tuple[Diagnosis, ...]:
+    return tuple(said for rule in rules if (said := rule(e)) is not None)

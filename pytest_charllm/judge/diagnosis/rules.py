@@ -51,7 +51,8 @@ def power_cap(e: Evidence) -> Diagnosis | None:
     clock, share, matmul = e.move("sm_clock"), e.move("throttle_power_cap"), e.move("matmul_time")
     if not _explains(e, clock, CLOCK) or share.now is None or share.now < AT_THE_LIMIT:
         return None
-    evidence = [clock.text, f"held at the power limit {seconds(e, share)}", matmul.text]
+    evidence = [clock.text, f"held at the power limit {seconds(e, share)}"]
+    evidence += [matmul.text] if matmul.change is not None else []
     step = matmul.change is not None and matmul.change < KERNEL
     return told(
         e, "power-cap", evidence, f"power limit{', more power a cycle of the step' if step else ''}; {e.changed}"
@@ -61,8 +62,11 @@ def power_cap(e: Evidence) -> Diagnosis | None:
 def lower_clock(e: Evidence) -> Diagnosis | None:
     """Lower clocks that no counter accounts for."""
     move = e.move("sm_clock")
-    counters = [e.move(metric) for metric in ("throttle_sw_thermal", "throttle_hw", "throttle_power_cap")]
-    if not _explains(e, move, CLOCK) or any(counter.now is None for counter in counters):
+    limits = {"throttle_sw_thermal": THROTTLED, "throttle_hw": BRAKE, "throttle_power_cap": AT_THE_LIMIT}
+    counters = [e.move(metric) for metric in limits]
+    if not _explains(e, move, CLOCK):
+        return None
+    if any(counter.now is None or counter.now >= limits[counter.metric] for counter in counters):
         return None
     cause = f"a lower clock that nothing throttles: application clocks or clock limits; {e.changed}"
     return told(e, "clock", [move.text, *(counter.text for counter in counters)], cause)
@@ -165,10 +169,12 @@ def unknown(e: Evidence) -> Diagnosis:
 Rule = Callable[[Evidence], Diagnosis | None]
 OF_CARDS: tuple[Rule, ...] = (slow_rank, slow_card)
 """Asked whatever the verdict: a card may be slow within the tolerance of every scenario."""
-RULES: tuple[Rule, ...] = (
-    thermal, brake, slow_rank, slow_card, power_cap, lower_clock, link, waiting, software, cpu_work, cpu_waiting,
-    draws_more, hotter, memory, compilation,
-)  # fmt: skip
+CAUSES: tuple[Rule, ...] = (thermal, brake, slow_rank, slow_card, power_cap, lower_clock, link)
+"""Each with evidence of its own."""
+BY_EXCLUSION: tuple[Rule, ...] = (waiting, software)
+"""Asked where no cause has spoken: they conclude from what did not move."""
+BESIDE: tuple[Rule, ...] = (cpu_work, cpu_waiting, draws_more, hotter, memory, compilation)
+"""Of metrics that move for reasons of their own."""
 
 
 def _throttled(e: Evidence, metrics: tuple[str, ...], limit: float, what: str, cause: str) -> Diagnosis | None:

@@ -1,0 +1,130 @@
+"""One fault put into real launches, to see whether the judge sees it: against clean launches of the same minutes."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from pytest_charllm.campaign.campaign import Campaign
+from pytest_charllm.campaign.runner import Launcher
+from pytest_charllm.campaign.settings import Evidence, Planned, Settings
+from pytest_charllm.commands.accept import sample_of
+from pytest_charllm.errors import HarnessError
+from pytest_charllm.judge.comparability import comparable_of
+from pytest_charllm.judge.verdicts import line
+from pytest_charllm.judge.wording import moved, name
+from pytest_charllm.records import (
+    Baseline,
+    BaselineStack,
+    Fault,
+    Judgement,
+    Verdict,
+    timestamp,
+)
+from pytest_charllm.records.faults import (
+    LEAK,
+    LEAKED,
+    format_fault,
+    parse_fault,
+)
+from pytest_charllm.scenario import Scenario, Sharding
+
+SHOWN_BY = {LEAK: "growing"}
+"""Faults that no metric of a short window shows, and the finding that does."""
+
+
+@dataclass(frozen=True)
+class Drill:
+    """`achieved` and `launches` are those of the launches that were made; `seen` is empty where it was missed."""
+
+    fault: str
+    requested: str
+    achieved: str
+    seen: str
+    told: str
+    launches: int
+
+
+def drills_for(scenario: Scenario) -> list[Fault]:
+    """The set for a scenario: what its layout has no place for is left out."""
+    texts = ["slowdown=0.10", "host-stall=0.10", "memory=0.25", "leak=100"]
+    layout = scenario.layout
+    if layout.world > 1:
+        texts.append(f"slowdown=0.20,rank={layout.world - 1}")
+    if layout.dp == layout.world > 1 and layout.sharding is Sharding.NONE and scenario.engine == "native":
+        texts.append("lost-overlap")
+    return [parse_fault(text) for text in texts]
+
+
+def reference(scenario: Scenario, settings: Settings, launcher: Launcher | None = None) -> Baseline:
+    """Clean launches, in the place of what would be on record. Raises `HarnessError` where one does not complete."""
+    evidence, _ = _judged(scenario, replace(settings, launches=settings.tier.bootstrap_launches), launcher)
+    launches = evidence.measurements
+    stack = BaselineStack(
+        stack=launches[0].stack, run_id="reference", accepted=timestamp(datetime.now(UTC)), accepted_by="inject",
+        because="clean launches of this drill", host="", workload=launches[0].workload,
+        samples=tuple(sample_of(launch) for launch in launches),
+    )  # fmt: skip
+    comparable = comparable_of(settings.machine, settings.tier.window, launches)
+    return Baseline(scenario_key=scenario.key, comparable=comparable, stacks=(stack,))
+
+
+def drill(
+    scenario: Scenario, settings: Settings, fault: Fault, clean: Baseline, launcher: Launcher | None = None
+) -> Drill:
+    """Launch with the fault until the judge has decided, as in a run. Raises `HarnessError` as `reference` does."""
+    injected = replace(settings, faults=(fault,), find_baseline=lambda machine, key: clean)
+    evidence, judgement = _judged(scenario, injected, launcher)
+    requested = LEAKED if fault.name == LEAK and fault.value is None else fault.value
+    achieved = _achieved(evidence, fault)
+    return drilled(
+        format_fault(fault), _amount(fault.name, requested), _amount(fault.name, achieved), judgement,
+        SHOWN_BY.get(fault.name),
+    )  # fmt: skip
+
+
+def drilled(fault: str, requested: str, achieved: str, judgement: Judgement, finding: str | None = None) -> Drill:
+    """What the judge made of it. `finding` is the kind that shows a fault which no metric does."""
+    seen = _seen(judgement, finding)
+    cause = judgement.diagnosis[0].cause if judgement.diagnosis else ""
+    told = cause if seen else _why_missed(judgement)
+    return Drill(fault, requested, achieved, seen, told, judgement.launches)
+
+
+def _judged(scenario: Scenario, settings: Settings, launcher: Launcher | None) -> tuple[Evidence, Judgement]:
+    campaign = Campaign.create(settings, [Planned(scenario)], launcher)
+    try:
+        evidence = campaign.evidence(scenario)
+        judgement = campaign.judge(scenario) if evidence.failed is None and evidence.invalid is None else None
+    finally:
+        campaign.close()
+    trouble = evidence.invalid or (evidence.failed.first_cause if evidence.failed is not None else None)
+    if trouble is not None or judgement is None:
+        raise HarnessError(f"{scenario.key}: {trouble}; see {campaign.run.path}")
+    return evidence, judgement
+
+
+def _seen(judgement: Judgement, finding: str | None) -> str:
+    red = [row for row in judgement.metrics if row.verdict is Verdict.REGRESSION]
+    if red:
+        more = f" and {len(red) - 1} more" if len(red) > 1 else ""
+        return f"{name(red[0].metric)} {moved(red[0].metric, red[0].change or 0.0)}{more}"
+    return f"finding {finding}" if any(each.kind == finding for each in judgement.findings) else ""
+
+
+def _why_missed(judgement: Judgement) -> str:
+    held = [f"{name(row.metric)} {line(row)}" for row in judgement.metrics if row.change is not None and row.tolerance]
+    return held[0] if held else judgement.because
+
+
+def _achieved(evidence: Evidence, fault: Fault) -> float | None:
+    reports = [report for launch in evidence.launches for report in launch.ranks]
+    known = [a.achieved for report in reports for a in report.faults if a.name == fault.name and a.achieved is not None]
+    return statistics.median(known) if known else None
+
+
+def _amount(fault: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:g} a step" if fault == LEAK else f"{100 * value:.1f} %"

@@ -1,0 +1,76 @@
+"""``pytest-charllm inject [SCENARIO]``: known faults put into real launches, and which of them the judge sees."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from msgspec.structs import replace
+
+from pytest_charllm.campaign.settings import CampaignProgress, Settings
+from pytest_charllm.commands import OK, REFUSED
+from pytest_charllm.commands.drill import Drill, drill, drilled, drills_for, reference
+from pytest_charllm.commands.simulated_drill import DRILLS, SimulatedDrill, run_simulated
+from pytest_charllm.devices.find import cpu_machine, find_machine
+from pytest_charllm.errors import BadInput
+from pytest_charllm.hardware.catalogue import CATALOGUE
+from pytest_charllm.records import tier
+from pytest_charllm.records.faults import parse_fault
+from pytest_charllm.report.text import grid
+from pytest_charllm.scenario.feasibility import infeasible
+from pytest_charllm.scenario.key import parse_key
+from pytest_charllm.store.paths import shown
+
+TINY = "tiny-llama.dp2.mb2.fp32.eager"
+"""Small enough for any CPU, and of two ranks, so that every fault has a place in it."""
+FOLDER = "inject"
+"""Below the runs' folder, so that the latest run stays the latest that measured something."""
+HEADERS = ("fault", "requested", "achieved", "verdict", "by", "launches", "told")
+
+
+def run_inject(options: argparse.Namespace) -> int:
+    """Exit code 1 when a fault was missed: a gate that does not see what was asked of it."""
+    traced = [] if options.fault else [_simulated(each) for each in DRILLS]
+    done = traced if options.simulated else [*_real(options), *traced]
+    print(grid(HEADERS, [_row(each) for each in done], ("requested", "achieved", "launches"), last_width=60))
+    missed = sum(not each.seen for each in done)
+    print(f"\n{len(done) - missed} seen, {missed} missed")
+    return REFUSED if missed else OK
+
+
+def _real(options: argparse.Namespace) -> list[Drill]:
+    scenario = parse_key(options.scenario)
+    faults = [parse_fault(text) for text in options.fault] or drills_for(scenario)
+    machine = cpu_machine() if options.scenario == TINY else find_machine()
+    broken = infeasible(scenario, CATALOGUE[machine.variant], machine)
+    if broken is not None:
+        raise BadInput(f"{scenario.key} cannot run on {machine.variant} {machine.shape}: {broken}")
+    for fault in faults:
+        if fault.rank is not None and fault.rank >= scenario.layout.world:
+            raise BadInput(f"{fault.name}: {scenario.key} has no rank {fault.rank}")
+    # A drill is about speed: its diagnostic pass would prove once more what no fault touches.
+    smoke = replace(tier("smoke", machine.is_cpu), diagnostic=False)
+    settings = Settings(
+        machine=machine, tier=smoke, root=options.root / FOLDER, shipped=options.root / FOLDER / "none",
+        arguments=f"pytest-charllm inject {scenario.key}", on_progress=_tell,
+    )  # fmt: skip
+    clean = reference(scenario, settings)
+    print(f"{scenario.key} on {machine.variant} {machine.shape}; launches in {shown(settings.root / 'runs')}\n")
+    return [drill(scenario, settings, fault, clean) for fault in faults]
+
+
+def _simulated(each: SimulatedDrill) -> Drill:
+    judgement = run_simulated(each)
+    achieved = next((row.value for row in judgement.metrics if row.metric == each.metric), None)
+    told = "" if achieved is None else f"{100 * achieved:.1f} %"
+    return drilled(f"{each.name} (simulated)", f"{100 * each.share:.1f} %", told, judgement)
+
+
+def _row(done: Drill) -> tuple[str, ...]:
+    verdict = "seen" if done.seen else "MISSED"
+    return done.fault, done.requested, done.achieved, verdict, done.seen, str(done.launches), done.told
+
+
+def _tell(progress: CampaignProgress) -> None:
+    if progress.phase == "window":
+        print(f"{progress.scenario_key}: launch {progress.launch} of {progress.of}", file=sys.stderr, flush=True)

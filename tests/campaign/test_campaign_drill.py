@@ -1,0 +1,57 @@
+"""A drill: clean launches, the same with a fault, and what the judge made of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from pytest_charllm.commands.drill import drill, drills_for, reference
+from pytest_charllm.commands.simulated_drill import DRILLS, run_simulated
+from pytest_charllm.errors import HarnessError
+from pytest_charllm.records import Status, Verdict, tier
+from pytest_charllm.records.faults import format_fault, parse_fault
+from pytest_charllm.scenario.key import parse_key
+
+TINY = parse_key("tiny-llama.dp2.mb2.fp32.eager")
+SLOWDOWN = parse_fault("slowdown=0.10")
+
+
+def test_seen_and_missed(lab: Any, make: SimpleNamespace) -> None:
+    """A table that says "seen" whatever happens would be the gate's last word for years."""
+    smoke = replace(tier("smoke", True), diagnostic=False)
+    settings = lab.settings(make.CPU, tier=smoke)
+    clean = reference(TINY, settings, lab.launcher)
+    assert len(clean.reference.samples) == smoke.bootstrap_launches
+    missed = drill(TINY, settings, SLOWDOWN, clean, lab.launcher)
+    assert (missed.seen, missed.launches, missed.achieved) == ("", 1, "")
+    assert missed.told.startswith("Gate A +0.0 % (tolerance 5.0 %")
+    lab.launcher.endings["*"] = make.Ending(slowdown=0.10)
+    seen = drill(TINY, settings, SLOWDOWN, clean, lab.launcher)
+    assert seen.seen.startswith("Gate A +10.0 %")
+    assert (seen.requested, seen.launches) == ("10.0 %", 1 + smoke.confirm_launches)
+    assert lab.launcher.requests[-1].faults == (SLOWDOWN,)
+    lab.launcher.endings["*"] = make.Ending(status=Status.CRASHED)
+    with pytest.raises(HarnessError, match="ended crashed"):
+        drill(TINY, settings, SLOWDOWN, clean, lab.launcher)
+
+
+def test_the_set_fits_the_scenario() -> None:
+    """A fault on a rank that is not there, or on an overlap that is not there, would always be missed."""
+    alone = ["slowdown=0.1", "host-stall=0.1", "memory=0.25", "leak=100"]
+    assert [format_fault(fault) for fault in drills_for(parse_key("llama3-1b.mb1"))] == alone
+    two = [*alone, "slowdown=0.2,rank=1"]
+    assert [format_fault(fault) for fault in drills_for(TINY)] == [*two, "lost-overlap"]
+    assert [format_fault(fault) for fault in drills_for(parse_key("llama3-1b.dp2+fsdp.mb1"))] == two
+
+
+@pytest.mark.parametrize("each", DRILLS, ids=lambda each: each.name)
+def test_simulated_nights_are_seen_with_their_cause(each: Any) -> None:
+    """Nobody can heat a card on demand; two rules that contradict each other were found by this."""
+    judgement = run_simulated(each)
+    assert judgement.verdict is Verdict.REGRESSION
+    assert judgement.diagnosis[0].rule == {"thermal slowdown": "sw_thermal"}.get(each.name, "power-cap")
+    assert "clock" not in {said.rule for said in judgement.diagnosis}
+    assert "% tokens/s; SM clock -6." in judgement.diagnosis[0].text
