@@ -11,8 +11,17 @@ from pytest_charllm.scenario.capabilities import unsupported
 from pytest_charllm.scenario.layout import format_layout
 from pytest_charllm.scenario.memory import need
 from pytest_charllm.scenario.models import sequence, shape_of
-from pytest_charllm.scenario.spec import DEFAULT_ENGINE, Collective, Precision, Recompute, Scenario, Script, Sharding
-from pytest_charllm.scenario.stages import V_SHAPES, schedule_of
+from pytest_charllm.scenario.spec import (
+    DEFAULT_ENGINE,
+    V_SHAPES,
+    Collective,
+    Precision,
+    Recompute,
+    Scenario,
+    Script,
+    Sharding,
+)
+from pytest_charllm.scenario.stages import schedule_of
 
 MEMORY_MARGIN = 1.1
 """The estimate may exceed the catalogue's capacity by this factor before it refuses: it errs by up to 10 %."""
@@ -20,7 +29,6 @@ MEMORY_MARGIN = 1.1
 _GIB = 1 << 30
 _GATHERED_STAGES = 3
 """torch's runtime of looped schedules frees further ones, and gathers them again whenever it comes to them."""
-_ZERO = (Sharding.ZERO1, Sharding.ZERO2, Sharding.ZERO3)
 
 
 class Broken(NamedTuple):
@@ -133,7 +141,7 @@ def schedule(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken
         return Broken("schedule", f"{name} takes the backward pass apart, and would recompute again for every weight")
     if name in V_SHAPES and options.precision is Precision.FP8:
         return Broken("schedule", f"{name} takes the backward pass apart, an fp8 layer would do all of it twice")
-    if layout.sharding in (Sharding.FSDP, Sharding.HSDP) and layout.stages_per_rank > _GATHERED_STAGES:
+    if layout.sharding.is_fsdp and layout.stages_per_rank > _GATHERED_STAGES:
         asked = f"{layout.stages_per_rank} stages of a rank"
         return Broken("schedule", f"{layout.sharding} keeps at most {_GATHERED_STAGES} of the {asked} gathered")
     return None
@@ -205,10 +213,10 @@ def mixture(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken 
     copies = scenario.training.microbatch * sequence(scenario) * shape.topk
     if copies % (senders * shape.experts):
         return Broken("experts", f"{copies} copies of a microbatch's tokens do not divide by {senders * shape.experts}")
-    if layout.sharding in (Sharding.FSDP, Sharding.HSDP):
+    if layout.sharding.is_fsdp:
         if options.recompute is Recompute.SELECTIVE:
             return Broken("experts", f"torch cannot recompute selectively around what {layout.sharding} gathers within")
-        ranks, local = layout.dp * layout.cp // (layout.ep * layout.replicas), shape.experts // layout.ep
+        ranks, local = layout.batch_ranks // (layout.ep * layout.replicas), shape.experts // layout.ep
         if local % ranks and (shape.ffn // layout.tp % ranks or shape.hidden % ranks):
             return Broken("experts", f"neither {local} experts nor their layers divide by {ranks} ranks")
     return None
@@ -218,17 +226,17 @@ def sharding(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken
     """Sharding needs somebody to share with, and context-parallel ranks have the same parameters too; the replicas of
     hsdp split the data-parallel ranks."""
     layout = scenario.layout
-    if layout.sharding is not Sharding.NONE and layout.dp * layout.cp == 1:
+    if layout.sharding is not Sharding.NONE and layout.batch_ranks == 1:
         return Broken("sharding", f"{layout.sharding} needs dp or cp above 1")
-    if layout.sharding in _ZERO and scenario.engine != "deepspeed":
+    if layout.sharding.is_zero and scenario.engine != "deepspeed":
         return Broken("sharding", f"{layout.sharding} is DeepSpeed's, the engine is {scenario.engine}")
     if layout.sharding is Sharding.HSDP:
-        if not 1 < layout.replicas < layout.dp * layout.cp or layout.dp % layout.replicas:
+        if not 1 < layout.replicas < layout.batch_ranks or layout.dp % layout.replicas:
             return Broken("sharding", f"hsdp{layout.replicas} does not split dp{layout.dp} into groups of ranks")
     elif layout.replicas > 1:
         return Broken("sharding", f"{layout.replicas} replicas belong to hsdp, not to sharding {layout.sharding}")
     if scenario.options.distributed_optimizer:
-        if layout.dp * layout.cp == 1:
+        if layout.batch_ranks == 1:
             return Broken("sharding", "dist-opt needs dp or cp above 1, to share with")
         if layout.sharding is not Sharding.NONE:
             return Broken("sharding", f"dist-opt shares what {layout.sharding} has sharded already; ask for one")

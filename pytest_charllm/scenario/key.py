@@ -80,8 +80,7 @@ def canonical(scenario: Scenario) -> Scenario:
 
 def _without_effect(sharding: Sharding) -> dict[str, int]:
     """The defaults of the buckets that a sharding does not have."""
-    reducing = (Sharding.ZERO1, Sharding.ZERO2, Sharding.ZERO3)
-    own = set(_BUCKETS.values()) if sharding is Sharding.ZERO3 else {"reduce_bucket"} if sharding in reducing else set()
+    own = set(_BUCKETS.values()) if sharding is Sharding.ZERO3 else {"reduce_bucket"} if sharding.is_zero else set()
     return {name: getattr(Options(), name) for name in _BUCKETS.values() if name not in own}
 
 

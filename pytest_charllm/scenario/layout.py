@@ -42,7 +42,7 @@ def format_layout(layout: Layout) -> str:
         raise BadInput(f"layout: schedule {layout.schedule!r} is not known; schedules: {', '.join(SCHEDULES)}")
     if layout.virtual_stages is not None and not (layout.schedule == "interleaved-1f1b" and layout.virtual_stages > 1):
         raise BadInput(f"layout: {layout.virtual_stages} virtual stages need interleaved-1f1b and must be at least 2")
-    if layout.gathered and layout.sharding not in (Sharding.FSDP, Sharding.HSDP):
+    if layout.gathered and not layout.sharding.is_fsdp:
         raise BadInput(f"layout: gathered is a way of fsdp and hsdp, not of sharding {layout.sharding}")
     if layout.stage_layers is not None and not (layout.stage_layers and min(layout.stage_layers) > 0):
         raise BadInput(f"layout: stage_layers {layout.stage_layers} must be at least one layer each")

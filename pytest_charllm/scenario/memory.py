@@ -63,7 +63,7 @@ def _need_at(scenario: Scenario, place: int) -> MemoryNeed:
     shape, layout, options = shape_of(scenario), scenario.layout, scenario.options
     every = stages(layout, shape.layers)
     stages_here = [every[number] for number in stages_at(layout, place)]
-    element = 4 if options.precision is Precision.FP32 else 2
+    element = scenario.element_bytes
     layers = sum(len(stage.layers) for stage in stages_here)
     first, last = (any(getattr(stage, end) for stage in stages_here) for end in ("first", "last"))
     dense, experts, ends = _parameters_of(shape, layout, layers, first, last)
@@ -156,7 +156,7 @@ def _block_parameters(shape: ModelShape) -> tuple[int, int]:
 def _shard(dense: float, experts: float, layout: Layout) -> float:
     """Parameters that one data-parallel rank keeps. Expert parallelism has divided the experts among dp ranks already,
     so only dp / ep of them hold the same ones."""
-    ranks = layout.dp * layout.cp / layout.replicas
+    ranks = layout.batch_ranks / layout.replicas
     return dense / ranks + experts / max(ranks / layout.ep, 1)
 
 

@@ -28,7 +28,7 @@ def overlap_of(scenario: Scenario, is_cpu: bool) -> tuple[Overlap, ...]:
     """
     layout, options = scenario.layout, scenario.options
     found: list[Overlap] = []
-    if layout.dp * layout.cp > 1:
+    if layout.batch_ranks > 1:
         sharded = layout.sharding is not Sharding.NONE
         if sharded and is_cpu:
             found.append(Overlap("dp", False, "on a CPU FSDP2 waits for every collective"))

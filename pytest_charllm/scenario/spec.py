@@ -20,6 +20,8 @@ LARGEST_MESSAGE = 1 << 30
 """Bytes up to which a collective is swept where its scenario does not say."""
 DEFAULT_SCHEDULE = "1f1b"
 """Of a pipeline whose layout names none, whatever the engine."""
+V_SHAPES = ("zbv", "dualpipev")
+"""Schedules that turn round on the last rank, so that the first and the last stage are on the same one."""
 
 
 class Sharding(StrEnum):
@@ -31,6 +33,16 @@ class Sharding(StrEnum):
     ZERO1 = "zero1"
     ZERO2 = "zero2"
     ZERO3 = "zero3"
+
+    @property
+    def is_fsdp(self) -> bool:
+        """torch's FSDP2 does it."""
+        return self in (Sharding.FSDP, Sharding.HSDP)
+
+    @property
+    def is_zero(self) -> bool:
+        """DeepSpeed does it."""
+        return self in (Sharding.ZERO1, Sharding.ZERO2, Sharding.ZERO3)
 
 
 class CollectiveOp(StrEnum):
@@ -87,11 +99,16 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
         return self.tp * self.pp * self.cp * self.dp
 
     @property
+    def batch_ranks(self) -> int:
+        """Ranks that see different tokens with the same dense parameters: context-parallel ones do as well."""
+        return self.dp * self.cp
+
+    @property
     def stages_per_rank(self) -> int:
         """Pipeline stages on each rank: the V-shaped schedules give every rank two, an interleaved one as it says."""
         if self.schedule == "interleaved-1f1b":
             return self.virtual_stages or 2
-        return 2 if self.schedule in ("zbv", "dualpipev") else 1
+        return 2 if self.schedule in V_SHAPES else 1
 
     @property
     def stages(self) -> int:
@@ -227,3 +244,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     def accumulation(self) -> int:
         """Microbatches per optimizer step on each data-parallel rank (feasibility checks that it divides)."""
         return self.global_batch // (self.training.microbatch * self.layout.dp)
+
+    @property
+    def element_bytes(self) -> int:
+        """Of one number in the precision in which activations are computed and travel."""
+        return 4 if self.options.precision is Precision.FP32 else 2

@@ -13,10 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from pytest_charllm.scenario.models import ModelShape, parameter_list
-from pytest_charllm.scenario.spec import DEFAULT_SCHEDULE, Layout
-
-V_SHAPES = ("zbv", "dualpipev")
-"""Schedules whose first and last stage are on the same rank."""
+from pytest_charllm.scenario.spec import DEFAULT_SCHEDULE, V_SHAPES, Layout
 
 TIED = ("embed.weight", "head.weight")
 """Of a tied model in a pipeline: two copies of the same weights, by their names in the first and the last stage."""

@@ -22,8 +22,7 @@ from pytest_charllm.engines.native.optimizer import adamw
 from pytest_charllm.engines.native.tied import HEAD, is_tied, sum_tied
 from pytest_charllm.engines.native.weights import copies
 from pytest_charllm.scenario.placement import is_summed_over_tp, placement
-
-BUCKET_BYTES = 128 << 20
+from pytest_charllm.scenario.traffic.calls import OPTIMIZER_BUCKET_BYTES
 
 
 class Kind(NamedTuple):
@@ -167,5 +166,5 @@ def _fill_buckets(models: Sequence[Decoder], mesh: Mesh, passes: int, overlap: b
             tied = name if is_tied(model, name) else ""
             kinds[Kind(axis, copies(model.shape, name, mesh) // axis.size, partial, tied)].append(parameter)
     for kind, parameters in kinds.items():
-        for bucket in buckets(parameters, BUCKET_BYTES):
+        for bucket in buckets(parameters, OPTIMIZER_BUCKET_BYTES):
             yield Bucket(kind, bucket, mesh.batch.size, passes, overlap)

@@ -16,12 +16,11 @@ from pytest_charllm.engines.native.model import Decoder
 from pytest_charllm.engines.native.tied import HEAD, is_tied, sum_tied
 from pytest_charllm.engines.native.weights import copies
 from pytest_charllm.scenario.placement import is_summed_over_tp, placement
+from pytest_charllm.scenario.traffic.calls import OWN_BUCKET_BYTES
 
 MAX_GRAD_NORM = 1.0
 
 T = TypeVar("T", bound=Tensor)
-
-_BUCKET_BYTES = 25 << 20
 
 
 class Gradients:
@@ -108,7 +107,7 @@ def sum_in_buckets(gradients: list[Tensor], axis: Axis, scale: float) -> None:
     if axis.size == 1:
         torch._foreach_mul_(gradients, scale)
         return
-    for bucket in buckets(gradients, _BUCKET_BYTES):
+    for bucket in buckets(gradients, OWN_BUCKET_BYTES):
         flat = torch.cat([gradient.flatten() for gradient in bucket])
         dist.all_reduce(flat, group=axis.group)
         if scale != 1.0:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from pytest_charllm.scenario import Layout, Sharding
+from pytest_charllm.scenario import Layout
 from pytest_charllm.scenario.stages import place_of
 
 RankSets = tuple[tuple[int, ...], ...]
@@ -59,10 +59,9 @@ class Mesh:
     def device_mesh(self, device: torch.device, expert: bool = False) -> DeviceMesh:
         """For `fully_shard`: one dimension to shard over, and with hsdp one of replicas before it."""
         shard = self.expert_batch if expert else self.shard
+        assert shard.group is not None, "a sharded axis has a group at any size"
         if expert or self.replicate.size == 1:
-            assert shard.group is not None
             return DeviceMesh.from_group(shard.group, device.type, mesh_dim_names=("shard",))
-        assert shard.group is not None
         assert self.replicate.group is not None
         ranks = torch.tensor(self.batch.ranks).view(self.replicate.size, shard.size)
         groups = [self.replicate.group, shard.group]
@@ -78,7 +77,7 @@ _COUNTED_AS = {"batch": "dp", "expert_batch": "dp", "shard": "dp", "replicate": 
 def build_mesh(layout: Layout, rank: int, tied: bool = False) -> Mesh:
     """This rank's mesh; `tied`: of a model whose first and last stage share weights. Collective: every rank of the
     world calls it, with a process group standing where there is more than one."""
-    sharded = layout.sharding in (Sharding.FSDP, Sharding.HSDP)
+    sharded = layout.sharding.is_fsdp
     if layout.world == 1 and not sharded:
         return ALONE
     made: dict[tuple[str, RankSets], dist.ProcessGroup | None] = {}
@@ -104,7 +103,7 @@ def build_mesh(layout: Layout, rank: int, tied: bool = False) -> Mesh:
 def rank_sets(layout: Layout) -> dict[str, RankSets]:
     """Axis of `Mesh` -> the sets of ranks that talk along it; every rank is in one set of each axis."""
     tp, cp, dp, ep, world = layout.tp, layout.cp, layout.dp, layout.ep, layout.world
-    shards = dp * cp // layout.replicas
+    shards = layout.batch_ranks // layout.replicas
     last_place = place_of(layout, layout.stages - 1)
 
     def sets(group_of: Callable[[int], tuple[int, ...]]) -> RankSets:

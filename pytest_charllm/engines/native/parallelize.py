@@ -24,7 +24,7 @@ from pytest_charllm.engines.native.overlap import shard_on_one_stream, split_pro
 from pytest_charllm.engines.native.update import Update, WholeUpdate
 from pytest_charllm.engines.native.weights import initialize
 from pytest_charllm.engines.native.world import World
-from pytest_charllm.scenario import Precision, Scenario, Sharding
+from pytest_charllm.scenario import Precision, Scenario
 from pytest_charllm.scenario.models import ModelShape
 from pytest_charllm.scenario.overlap import overlap_of
 from pytest_charllm.scenario.placement import placement
@@ -58,7 +58,7 @@ def parallelize(
     single rank gets no wrapper at all. Raises `NoCompiler`.
     """
     layout, mesh = scenario.layout, world.mesh
-    sharded = layout.sharding in (Sharding.FSDP, Sharding.HSDP)
+    sharded = layout.sharding.is_fsdp
     stages = tuple(
         _build(scenario, shape, stage, seq, world, real_routing)
         for stage in held_stages(layout, shape.layers, world.rank)
@@ -76,7 +76,7 @@ def parallelize(
 def _build(scenario: Scenario, shape: ModelShape, stage: Stage, seq: int, world: World, real_routing: bool) -> Decoder:
     """One stage, still without memory."""
     layout, options = scenario.layout, scenario.options
-    sharded = layout.sharding in (Sharding.FSDP, Sharding.HSDP)
+    sharded = layout.sharding.is_fsdp
     with torch.device("meta"):
         model = Decoder(shape, world.mesh, stage, layout.sequence_parallel, layout.ring)
     model.seq = seq // layout.cp

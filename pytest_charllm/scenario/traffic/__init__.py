@@ -34,9 +34,9 @@ def collectives(scenario: Scenario, rank: int = 0, bucket_cap_bytes: int = 25 * 
     layout = scenario.layout
     if layout.world == 1:
         return ()
-    if scenario.engine == "deepspeed":
-        return _summed(zero.calls(scenario, rank))
     held = held_stages(layout, shape_of(scenario).layers, rank)
+    if scenario.engine == "deepspeed":
+        return _summed(zero.calls(scenario, held))
     calls = [
         *data.calls(scenario, held, bucket_cap_bytes),
         *tensor.calls(scenario, held),
@@ -44,7 +44,7 @@ def collectives(scenario: Scenario, rank: int = 0, bucket_cap_bytes: int = 25 * 
         *expert.calls(scenario, held),
         *pipeline.calls(scenario, held),
     ]
-    spread = max(layout.tp, layout.pp, layout.ep) > 1 or data.is_sharded(layout)
+    spread = max(layout.tp, layout.pp, layout.ep) > 1 or layout.sharding.is_fsdp
     if spread or scenario.options.distributed_optimizer:
         calls.append(Call("all-reduce", "world", FP32))
     return _summed(calls)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import ceil, prod
 from typing import NamedTuple
 
 from pytest_charllm.scenario.models import ModelShape, is_trained, sequence, shape_of
 from pytest_charllm.scenario.placement import local_size
-from pytest_charllm.scenario.spec import Layout, Precision, Scenario
+from pytest_charllm.scenario.spec import Layout, Scenario
 from pytest_charllm.scenario.stages import Stage, held_parameters
 
 FP32 = 4
 MIB = 1 << 20
+
+OWN_BUCKET_BYTES = 25 * MIB
+"""Of gradients that the native engine reduces itself, after the last backward pass."""
+OPTIMIZER_BUCKET_BYTES = 128 * MIB
+"""Of the distributed optimizer, in fp32."""
+
+Rows = list[tuple[str, tuple[int, ...]]]
+"""(name, size) of parameters, in order of use."""
 
 Held = tuple[Stage, ...]
 """The pipeline stages of one rank; without a pipeline the whole model as one."""
@@ -25,9 +33,14 @@ class Call(NamedTuple):
     bytes: int
 
 
-def element_bytes(scenario: Scenario) -> int:
-    """Of one number in the compute precision, in which activations travel."""
-    return 4 if scenario.options.precision is Precision.FP32 else 2
+def shards(layout: Layout) -> int:
+    """Ranks among which FSDP splits a parameter."""
+    return layout.batch_ranks // layout.replicas if layout.sharding.is_fsdp else 1
+
+
+def padded(rows: Rows, ranks: int) -> int:
+    """Elements of a group as they travel: each parameter's first dimension is filled up to a multiple of the ranks."""
+    return sum(ceil(size[0] / ranks) * ranks * prod(size[1:]) for _, size in rows)
 
 
 def layers_of(held: Held) -> int:
@@ -44,12 +57,12 @@ def copied_tokens(scenario: Scenario) -> int:
     return local_tokens(scenario) * shape_of(scenario).topk
 
 
-def local_parameters(shape: ModelShape, layout: Layout, held: Held) -> list[tuple[str, tuple[int, ...]]]:
+def local_parameters(shape: ModelShape, layout: Layout, held: Held) -> Rows:
     """What the stages of a rank have, in order of use, with the sizes that it holds before data-parallel sharding."""
     return [(name, local_size(shape, name, size, layout)) for name, size in held_parameters(shape, held)]
 
 
-def trained(shape: ModelShape, rows: list[tuple[str, tuple[int, ...]]]) -> list[tuple[str, tuple[int, ...]]]:
+def trained(shape: ModelShape, rows: Rows) -> Rows:
     """Those of `local_parameters` that have gradients."""
     return [row for row in rows if is_trained(shape, row[0])]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_charllm.scenario.models import shape_of
 from pytest_charllm.scenario.spec import Recompute, Scenario
-from pytest_charllm.scenario.traffic.calls import FP32, Call, Held, element_bytes, layers_of, local_tokens
+from pytest_charllm.scenario.traffic.calls import FP32, Call, Held, layers_of, local_tokens
 
 
 def calls(scenario: Scenario, held: Held) -> list[Call]:
@@ -21,11 +21,11 @@ def calls(scenario: Scenario, held: Held) -> list[Call]:
     out, keys_values = tokens * shape.hidden // layout.tp, 2 * tokens * shape.kv_width // layout.tp
     if layout.ring:
         passes = 3 if recompute is Recompute.FULL else 2
-        sizes = [element_bytes(scenario) * keys_values] * (passes * (layout.cp - 1))
+        sizes = [scenario.element_bytes * keys_values] * (passes * (layout.cp - 1))
         sizes += [FP32 * keys_values] * layout.cp
         attention = [Call(op, "cp", size) for size in sizes for op in ("send", "recv")]
     else:
         passes = 2 if recompute is Recompute.NONE else 3
-        attention = [Call("all-to-all", "cp", element_bytes(scenario) * size) for size in (out + keys_values, out)]
+        attention = [Call("all-to-all", "cp", scenario.element_bytes * size) for size in (out + keys_values, out)]
         attention *= passes
     return attention * (layers_of(held) * scenario.accumulation)

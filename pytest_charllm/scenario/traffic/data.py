@@ -8,51 +8,38 @@ from math import ceil, prod
 
 from pytest_charllm.scenario.models import ModelShape, is_trained, shape_of
 from pytest_charllm.scenario.placement import is_summed_over_tp, placement
-from pytest_charllm.scenario.spec import Layout, Scenario, Sharding
+from pytest_charllm.scenario.spec import Layout, Scenario
 from pytest_charllm.scenario.stages import TIED
 from pytest_charllm.scenario.traffic.calls import (
     FP32,
     MIB,
+    OPTIMIZER_BUCKET_BYTES,
+    OWN_BUCKET_BYTES,
     Call,
     Held,
-    element_bytes,
     in_buckets,
     local_parameters,
+    padded,
+    shards,
     trained,
 )
-
-Rows = list[tuple[str, tuple[int, ...]]]
 
 _FIRST_BUCKET_BYTES = MIB
 """DDP's first bucket is smaller, so that communication starts early."""
 
-OWN_BUCKET_BYTES = 25 * MIB
-"""Of what is reduced after the last backward pass."""
-
-OPTIMIZER_BUCKET_BYTES = 128 * MIB
-
 
 def calls(scenario: Scenario, held: Held, bucket_cap_bytes: int) -> list[Call]:
     layout = scenario.layout
-    if layout.dp * layout.cp == 1:
+    if layout.batch_ranks == 1:
         return []
     if scenario.options.distributed_optimizer:
         return _distributed_optimizer(scenario, held)
-    return _fsdp(scenario, held) if is_sharded(layout) else _ddp(scenario, held, bucket_cap_bytes)
-
-
-def is_sharded(layout: Layout) -> bool:
-    return layout.sharding in (Sharding.FSDP, Sharding.HSDP)
-
-
-def shards(layout: Layout) -> int:
-    """Ranks among which FSDP splits a parameter."""
-    return layout.dp * layout.cp // layout.replicas if is_sharded(layout) else 1
+    return _fsdp(scenario, held) if layout.sharding.is_fsdp else _ddp(scenario, held, bucket_cap_bytes)
 
 
 def expert_copies(layout: Layout) -> int:
     """Ranks that have the same experts."""
-    return layout.dp * layout.cp // layout.ep
+    return layout.batch_ranks // layout.ep
 
 
 def _ddp(scenario: Scenario, held: Held, bucket_cap_bytes: int) -> list[Call]:
@@ -85,7 +72,7 @@ def _distributed_optimizer(scenario: Scenario, held: Held) -> list[Call]:
     for name, size in reversed(trained(shape, local_parameters(shape, layout, held))):
         partial = layout.tp > 1 and is_summed_over_tp(shape, name, layout.sequence_parallel)
         whole = layout.tp > 1 and placement(shape, name).tp_dim is None
-        ranks = expert_copies(layout) if placement(shape, name).expert else layout.dp * layout.cp
+        ranks = expert_copies(layout) if placement(shape, name).expert else layout.batch_ranks
         kinds[ranks, name if name in tied else "", whole, partial].append(size)
     result, pieces = [], 0
     for (ranks, _, _, partial), sizes in kinds.items():
@@ -112,7 +99,7 @@ def _fsdp(scenario: Scenario, held: Held) -> list[Call]:
     result: list[Call] = []
     for size, with_gradient, is_block in _groups(shape, layout, held):
         gathers = 2 if is_block and not (layout.gathered or once) else 1
-        result += [Call("all-gather", "dp", element_bytes(scenario) * size)] * gathers
+        result += [Call("all-gather", "dp", scenario.element_bytes * size)] * gathers
         if with_gradient:
             result += [Call("reduce-scatter", "dp", FP32 * with_gradient)]
         if with_gradient and layout.replicas > 1:
@@ -135,8 +122,3 @@ def _groups(shape: ModelShape, layout: Layout, held: Held) -> Iterator[tuple[int
         yield from [(padded(block, ranks), padded(trained(shape, block), ranks), True)] * len(stage.layers)
         if root:
             yield padded(root, ranks), padded(trained(shape, root), ranks), False
-
-
-def padded(rows: Rows, ranks: int) -> int:
-    """Elements of a group as they travel: each parameter's first dimension is filled up to a multiple of the ranks."""
-    return sum(ceil(size[0] / ranks) * ranks * prod(size[1:]) for _, size in rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_charllm.scenario.models import shape_of
 from pytest_charllm.scenario.spec import Recompute, Scenario
-from pytest_charllm.scenario.traffic.calls import Call, Held, copied_tokens, element_bytes, layers_of
+from pytest_charllm.scenario.traffic.calls import Call, Held, copied_tokens, layers_of
 
 
 def calls(scenario: Scenario, held: Held) -> list[Call]:
@@ -18,6 +18,6 @@ def calls(scenario: Scenario, held: Held) -> list[Call]:
     if layout.ep == 1:
         return []
     senders = layout.tp if layout.sequence_parallel else 1
-    size = copied_tokens(scenario) // senders * shape_of(scenario).hidden * element_bytes(scenario)
+    size = copied_tokens(scenario) // senders * shape_of(scenario).hidden * scenario.element_bytes
     passes = 4 if scenario.options.recompute is Recompute.NONE else 6
     return [Call("all-to-all", "ep", size)] * (passes * layers_of(held) * scenario.accumulation)

@@ -8,8 +8,7 @@ from pytest_charllm.scenario.models import shape_of
 from pytest_charllm.scenario.placement import local_size
 from pytest_charllm.scenario.spec import Scenario
 from pytest_charllm.scenario.stages import TIED, place_of
-from pytest_charllm.scenario.traffic.calls import FP32, Call, Held, element_bytes, local_tokens
-from pytest_charllm.scenario.traffic.data import padded, shards
+from pytest_charllm.scenario.traffic.calls import FP32, Call, Held, local_tokens, padded, shards
 
 
 def calls(scenario: Scenario, held: Held) -> list[Call]:
@@ -18,7 +17,7 @@ def calls(scenario: Scenario, held: Held) -> list[Call]:
     layout, shape = scenario.layout, shape_of(scenario)
     if layout.pp == 1:
         return []
-    size = local_tokens(scenario) * shape.hidden * element_bytes(scenario)
+    size = local_tokens(scenario) * shape.hidden * scenario.element_bytes
     if layout.sequence_parallel:
         size //= layout.tp
     between = [
@@ -39,6 +38,6 @@ def _tied(scenario: Scenario, held: Held) -> list[Call]:
     if not shape.tied or shape.lora or first == last:
         return []
     rows = [(TIED[0], local_size(shape, TIED[0], (shape.vocab, shape.hidden), layout))]
-    ranks = layout.dp * layout.cp if scenario.options.distributed_optimizer else 1
+    ranks = layout.batch_ranks if scenario.options.distributed_optimizer else 1
     piece = ceil(padded(rows, shards(layout)) / (shards(layout) * ranks))
     return [Call("all-reduce", "pp", FP32 * piece)]

@@ -10,20 +10,17 @@ from pytest_charllm.scenario.placement import is_summed_over_tp
 from pytest_charllm.scenario.spec import Layout, Recompute, Scenario
 from pytest_charllm.scenario.traffic.calls import (
     FP32,
-    MIB,
+    OWN_BUCKET_BYTES,
     Call,
     Held,
     copied_tokens,
-    element_bytes,
     in_buckets,
     layers_of,
     local_parameters,
     local_tokens,
+    shards,
     trained,
 )
-from pytest_charllm.scenario.traffic.data import shards
-
-_BUCKET_BYTES = 25 * MIB
 
 
 def calls(scenario: Scenario, held: Held) -> list[Call]:
@@ -36,11 +33,11 @@ def calls(scenario: Scenario, held: Held) -> list[Call]:
     if layout.tp == 1:
         return []
     tokens = local_tokens(scenario)
-    size = tokens * shape.hidden * element_bytes(scenario)
+    size = tokens * shape.hidden * scenario.element_bytes
     layers, first, last = layers_of(held), any(stage.first for stage in held), any(stage.last for stage in held)
     ends = first + last
     # Every copy of a token enters the experts of a mixture.
-    inner = copied_tokens(scenario) * shape.hidden * element_bytes(scenario) if shape.experts else size
+    inner = copied_tokens(scenario) * shape.hidden * scenario.element_bytes if shape.experts else size
     entered = left = [size, inner] * (2 * layers) + [size] * ends
     if scenario.options.recompute is not Recompute.NONE:
         # It enters both regions again and leaves the first; what comes after the last product is needed only where
@@ -69,4 +66,4 @@ def _partial_gradients(shape: ModelShape, layout: Layout, held: Held) -> list[Ca
         for name, size in trained(shape, local_parameters(shape, layout, held))
         if is_summed_over_tp(shape, name, layout.sequence_parallel)
     ]
-    return [Call("all-reduce", "tp", size) for size in in_buckets(sizes, _BUCKET_BYTES)]
+    return [Call("all-reduce", "tp", size) for size in in_buckets(sizes, OWN_BUCKET_BYTES)]

@@ -19,9 +19,9 @@ from math import ceil, prod
 from pytest_charllm.errors import BadInput
 from pytest_charllm.scenario.models import shape_of
 from pytest_charllm.scenario.spec import Precision, Scenario, Sharding
-from pytest_charllm.scenario.stages import held_parameters, held_stages
+from pytest_charllm.scenario.stages import held_parameters
 from pytest_charllm.scenario.traffic import pipeline
-from pytest_charllm.scenario.traffic.calls import FP32, Call, element_bytes
+from pytest_charllm.scenario.traffic.calls import FP32, Call, Held
 from pytest_charllm.scenario.traffic.gathering import gathers, persistent
 
 STAGE = {Sharding.NONE: 0, Sharding.ZERO1: 1, Sharding.ZERO2: 2, Sharding.ZERO3: 3}
@@ -36,12 +36,11 @@ Sizes = dict[str, int]
 """Name -> elements, of the parameters that a rank's stage of the pipeline has, in order of use."""
 
 
-def calls(scenario: Scenario, rank: int) -> list[Call]:
+def calls(scenario: Scenario, held: Held) -> list[Call]:
     """All of one rank in one step. Raises `BadInput` for experts: what they are sent follows from the tokens."""
     shape, layout = shape_of(scenario), scenario.layout
     if shape.experts:
         raise BadInput(f"traffic of {scenario.key} is not predicted: DeepSpeed's experts get what the router says")
-    held = held_stages(layout, shape.layers, rank)
     sizes = {name: prod(size) for name, size in held_parameters(shape, held)}
     found = _OF_STAGE[STAGE[layout.sharding]](scenario, sizes)
     if layout.pp > 1:
@@ -54,7 +53,7 @@ def calls(scenario: Scenario, rank: int) -> list[Call]:
 
 def _whole(scenario: Scenario, sizes: Sizes) -> list[Call]:
     """Stage 0. The norm is summed over the pipeline, and in fp32 also averaged over the data-parallel ranks."""
-    element, bf16 = element_bytes(scenario), scenario.options.precision is Precision.BF16
+    element, bf16 = scenario.element_bytes, scenario.options.precision is Precision.BF16
     found = [Call("all-reduce", "dp", element * size) for size in _plain_buckets(sizes.values())]
     if bf16 and scenario.layout.pp > 1 and scenario.layout.dp > 1:
         found.append(_gather(scenario, sizes))
@@ -65,7 +64,7 @@ def _whole(scenario: Scenario, sizes: Sizes) -> list[Call]:
 def _gathered_after(scenario: Scenario, sizes: Sizes) -> list[Call]:
     """Stages 1 and 2. The norm is summed over the data-parallel ranks and over the pipeline; in bf16 a flag of
     overflow goes the same ways."""
-    element, options = element_bytes(scenario), scenario.options
+    element, options = scenario.element_bytes, scenario.options
     times = scenario.accumulation if scenario.layout.sharding is Sharding.ZERO2 else 1
     buckets = reduce_buckets(reversed(sizes.values()), options.reduce_bucket)
     found = [Call("all-reduce", "dp", element * sum(bucket)) for bucket in buckets] * times
@@ -76,7 +75,7 @@ def _gathered_after(scenario: Scenario, sizes: Sizes) -> list[Call]:
 
 def _gathered_around(scenario: Scenario, sizes: Sizes) -> list[Call]:
     """Stage 3. Each parameter is filled up to a multiple of the ranks."""
-    element, ranks, options = element_bytes(scenario), scenario.layout.dp, scenario.options
+    element, ranks, options = scenario.element_bytes, scenario.layout.dp, scenario.options
 
     def whole(group: Iterable[int]) -> int:
         return element * sum(_padded(size, ranks) for size in group)
@@ -96,7 +95,7 @@ _OF_STAGE = (_whole, _gathered_after, _gathered_after, _gathered_around)
 def _gather(scenario: Scenario, sizes: Sizes) -> Call:
     """All parameters at once, in a flat group that is filled up so that every rank's part begins alike."""
     flat = _padded(sum(sizes.values()), _ALIGNMENT * scenario.layout.dp)
-    return Call("all-gather", "dp", element_bytes(scenario) * flat)
+    return Call("all-gather", "dp", scenario.element_bytes * flat)
 
 
 def reduce_buckets(sizes: Iterable[int], limit: int) -> list[list[int]]:
