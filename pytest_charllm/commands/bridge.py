@@ -58,7 +58,10 @@ def bridge(run: RunDirectory, store: BaselineStore, key: str, because: str) -> B
     _refuse_more(key, baseline, here)
     note = f"{old.because}; bridged from measuring version {baseline.comparable.measuring} to {MEASURING}"
     new = replace(
-        old, because=f"{note}: {because}" if because else note, samples=tuple(sample_of(each) for each in measured)
+        old,
+        because=f"{note}: {because}" if because else note,
+        workload={**old.workload, **measured[0].workload},
+        samples=tuple(sample_of(each) for each in measured),
     )
     path = store.write(Baseline(scenario_key=key, comparable=here, stacks=(new,)), machine)
     return Bridged(key, path, old, new)

@@ -85,6 +85,7 @@ class FakeCampaign:
     run: object = field(default_factory=lambda: SimpleNamespace(id="run-1", path=Path("runs/run-1")))
     closed: list[bool] = field(default_factory=list)
     moved_together: tuple[object, ...] = ()
+    slow_gpus: tuple[object, ...] = ()
     asked: list[str] = field(default_factory=list)
     _evidence: dict[str, Evidence] = field(default_factory=dict)
 
@@ -113,7 +114,7 @@ class FakeCampaign:
         return self.moved_together
 
     def suspects(self) -> tuple[object, ...]:
-        return ()
+        return self.slow_gpus
 
     def close(self, *, interrupted: bool = False) -> None:
         self.closed.append(interrupted)
@@ -155,6 +156,7 @@ class Inner:
     campaigns: list[FakeCampaign] = field(default_factory=list)
     moved_together: tuple[object, ...] = ()
     """Alarms of the campaign."""
+    slow_gpus: tuple[object, ...] = ()
 
     def suite(self, body: str) -> None:
         """A suite file; the usual imports are there."""
@@ -183,6 +185,7 @@ def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Inner:
     def open_campaign(config, options, machine, items, on_progress):  # type: ignore[no-untyped-def]
         planned = [found.planned for item in items if (found := opening.collected(item))]
         campaign = FakeCampaign(planned, made.script, on_progress, moved_together=made.moved_together)
+        campaign.slow_gpus = made.slow_gpus
         made.campaigns.append(campaign)
         return campaign
 

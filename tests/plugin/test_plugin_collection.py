@@ -240,6 +240,8 @@ def test_scenarios_without_measured(inner):
         (["--charllm-missing=ignore"], "ERROR: --charllm-missing: 'ignore' is none of fail, record, skip"),
         (["--charllm-replay=nowhere"], "ERROR: --charllm-replay: *nowhere is not a directory"),
         (["--charllm-inject=crash", "--charllm-replay=."], "ERROR: --charllm-inject: nothing can be injected *"),
+        (["--charllm-rules=r.toml"], "ERROR: --charllm-rules: *r.toml is no file"),
+        (["--charllm-rules=test_suite.py"], "ERROR: --charllm-rules: only recorded launches are judged *"),
         (["--charllm-inject=slow=0.1"], "ERROR: --charllm-inject: fault 'slow' is not known*"),
     ],
 )

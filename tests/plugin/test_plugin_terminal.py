@@ -63,6 +63,13 @@ def test_what_moved_together_is_one_line(inner):
     inner.run().stdout.fnmatch_lines(["moved together: throughput -1.5 % over all 30 scenarios"])
 
 
+def test_a_suspect_node_is_one_line(inner):
+    """Six red scenarios of one bad card would be six tickets for the framework."""
+    inner.suite(CHECK)
+    inner.slow_gpus = (SimpleNamespace(text="GPU-1 is slow in 2 scenarios"),)
+    inner.run().stdout.fnmatch_lines(["node suspect: GPU-1 is slow in 2 scenarios"])
+
+
 def test_infeasible_rows_are_counted_by_rule(inner):
     """The paper's tables have many rows one machine cannot run; the table is for what was measured."""
     inner.suite('@scenarios("gpt3-175b.mb1", "gpt3-175b.mb2", "llama3-1b.mb1.gb3", "llama3-1b.mb2.gb3")\n'
