@@ -72,8 +72,6 @@ def test_ten_times_as_efficient(measured, charllm):
     trends.at_least("efficiency over that of training everything", efficiency(measured) / efficiency(everything), 10)
 
 
-@scenarios(
-    Rows("tiny-llama", {"cpu:1x2": "dp2"}, microbatch=2), lora=8, precision="fp32", compile=False, speed=False
-)  # fmt: skip
+@scenarios(Rows("tiny-llama", {"cpu:1x2": "dp2"}, microbatch=2), lora=8, precision="fp32", compile=False, speed=False)
 def test_tiny(measured):
     measured.check()

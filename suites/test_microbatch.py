@@ -48,6 +48,21 @@ def test_llama3_1b(measured):
     measured.check()
 
 
+def divides(row):
+    """Into the largest microbatches too."""
+    return row.training.microbatch == SIZES[0] and row.global_batch % (SIZES[-1] * row.layout.dp) == 0
+
+
+@scenarios(swept(on_h200(GPT3_175B)), swept(on_h200(LLAMA3_70B)), recompute="full", overlap=False, where=divides)
+def test_knee(measured, charllm, record_property):
+    """Tokens per second rise up to one size, and then fall: a second hill is something else that is going on."""
+    row = measured.scenario
+    sizes = [charllm.measure(trends.with_work(row, microbatch=size)).value("throughput") for size in SIZES[1:]]
+    speeds = [measured.value("throughput"), *sizes]
+    record_property("knee", SIZES[speeds.index(max(speeds))])
+    trends.has_one_peak("tokens/s/GPU", speeds)
+
+
 LARGEST = {"recompute": "full", "overlap": False, "where": lambda row: row.training.microbatch == SIZES[-1]}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from msgspec import convert
@@ -34,3 +36,11 @@ def at_most(what: str, value: float, limit: float) -> None:
     """Raises `TrendBroken` where `value` is above `limit`."""
     if not value <= limit:
         raise TrendBroken(f"{what} {value:.4g}, expected at most {limit:.4g}")
+
+
+def has_one_peak(what: str, values: Sequence[float], slack: float = 0.02) -> None:
+    """Raises `TrendBroken` where the values do not rise to their largest and fall from there, but for a share of
+    `slack` each time."""
+    peak = values.index(max(values))
+    for lower, higher in [*pairwise(values[: peak + 1]), *pairwise(reversed(values[peak:]))]:
+        at_least(f"{what} toward the peak", higher, (1 - slack) * lower)

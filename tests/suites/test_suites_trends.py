@@ -151,6 +151,36 @@ def test_bubble_follows_the_formula(trend: Any, schedule: str) -> None:
             function(Told(row, {"throughput": busy[16]}), Family({"throughput": gain * busy[64]}))
 
 
+@pytest.mark.parametrize(
+    ("speeds", "broken"),
+    [
+        ((1, 2, 3, 4), False),
+        ((4, 3, 2, 1), False),
+        ((1, 3, 2.99, 3), False),
+        ((3, 1, 2, 1), True),
+        ((1, 4, 2, 3), True),
+    ],
+)
+def test_knee_has_one_hill(trend: Any, speeds: tuple[float, ...], broken: bool) -> None:
+    """The largest value at either end, noise on the way, and a valley on either side."""
+    function = trend("test_microbatch::test_knee")
+    row = rows(function, "h200:1x8")[0]
+    told: list[tuple[str, object]] = []
+
+    class Swept(Family):
+        def measure(self, scenario: Scenario | str) -> Told:
+            self.values = {"throughput": speeds[(1, 2, 4, 8).index(scenario.training.microbatch)]}  # type: ignore[union-attr]
+            return super().measure(scenario)
+
+    arguments = Told(row, {"throughput": speeds[0]}), Swept({}), lambda *what: told.append(what)
+    if broken:
+        with pytest.raises(TrendBroken, match="toward the peak"):
+            function(*arguments)
+    else:
+        function(*arguments)
+    assert told == [("knee", (1, 2, 4, 8)[speeds.index(max(speeds))])]
+
+
 def test_energy_is_power_times_time(trend: Any) -> None:
     """Joules of one GPU for tokens of all, or the other way round."""
     function = trend("test_parallelism::test_energy_is_power_times_time")
