@@ -7,6 +7,8 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from pytest_charllm.judge.diagnosis.node import suspects
@@ -180,3 +182,30 @@ def test_slow_rank_on_a_cpu_against_its_own_record(make: SimpleNamespace) -> Non
 def test_no_diagnosis_where_nothing_is_wrong(make: SimpleNamespace) -> None:
     """A reason beside a green verdict would be read as a doubt."""
     assert judged(make, here(make)).diagnosis == ()
+
+
+FACTORS = {"sm_clock": 0.9, "mean_power": 0.9, "matmul_time": 1.1, "copy_time": 1.1, "throttle_power_cap": 0.5}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    here_missing=st.sets(st.sampled_from(sorted(FACTORS))),
+    never_recorded=st.sets(st.sampled_from(sorted(FACTORS))),
+    changed=st.sets(st.sampled_from(sorted(FACTORS))),
+)
+def test_every_regression_has_a_reason_or_says_what_is_missing(
+    make: SimpleNamespace, here_missing: set[str], never_recorded: set[str], changed: set[str]
+) -> None:
+    """Sensors come and go with drivers: no gap may raise, stay silent, or be called a cause."""
+    plain = dict(make.GPU_VALUES) | EVIDENCE
+    moved = {metric: plain[metric] * (FACTORS[metric] if metric in changed else 1) for metric in FACTORS}
+    record = on_record(make, changes=dict.fromkeys(never_recorded))
+    judgement = judged(make, here(make, SLOWER | moved | dict.fromkeys(here_missing)), record)
+    assert judgement.diagnosis
+    gone = here_missing | never_recorded
+    rules = {said.rule for said in judgement.diagnosis}
+    assert not ({"power-cap", "clock"} & rules and "sm_clock" in gone)
+    assert not ("waiting" in rules and gone & {"sm_clock", "mean_power"})
+    assert not ("slow-card" in rules and {"matmul_time", "copy_time"} <= gone)
+    if "unknown" in rules:
+        assert judgement.diagnosis[0].cause.startswith("cause not known")
