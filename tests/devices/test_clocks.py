@@ -23,7 +23,7 @@ MODULE = "pytest_charllm.devices.clocks"
 GPUS = ("GPU-a", "GPU-b")
 LOCKED = [["nvmlDeviceSetGpuLockedClocks", gpu, 1200, 1200] for gpu in GPUS]
 GIVEN_BACK = [["nvmlDeviceResetGpuLockedClocks", gpu] for gpu in GPUS]
-LIMIT_S = 60.0
+LIMIT_S = 30.0
 
 
 @pytest.fixture
