@@ -155,7 +155,7 @@ def step_as(scenario: Scenario, rank: int) -> tuple[int, int, list[str]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--world", type=int, nargs="+", default=[32, 64, 1024])
-    parser.add_argument("--model", nargs="+", default=[rows.model for rows in STUDIED])
+    parser.add_argument("--model", nargs="+", default=list(dict.fromkeys(rows.model for rows in STUDIED)))
     parser.add_argument("--layout", nargs="+")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
