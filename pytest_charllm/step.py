@@ -26,6 +26,7 @@ from __future__ import annotations
 import atexit
 import functools
 import json
+import operator
 import os
 import sys
 import threading
@@ -41,11 +42,11 @@ def mark_step(*, tokens: int | None = None) -> None:
 
     `tokens`: how many tokens this step trained on, over all ranks. What lies between two calls is a step, so leave out
     no call and call from one thread. Every rank has to call it. A file that cannot be written is told on stderr, once;
-    training goes on.
+    training goes on. Raises, in a launch alone, `TypeError` or `ValueError` for tokens that are no number from 0 on.
     """
     recorder = _recorder()
     if recorder is not None:
-        recorder.mark(tokens)
+        recorder.mark(None if tokens is None else _whole(tokens))
 
 
 @functools.cache
@@ -106,6 +107,17 @@ class _Recorder:
         except OSError as error:
             self._broken = True
             sys.stderr.write(f"mark_step: {self._path} not writable, steps are no longer recorded: {error.strerror}\n")
+
+
+def _whole(tokens: Any) -> int:
+    """Also numpy's and torch's whole numbers, which JSON does not know."""
+    try:
+        number = operator.index(tokens)
+    except TypeError:
+        raise TypeError(f"mark_step: tokens is {tokens!r}, not a whole number") from None
+    if number < 0:
+        raise ValueError(f"mark_step: tokens is {number}, it must be at least 0")
+    return number
 
 
 def _event() -> Any:

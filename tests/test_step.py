@@ -78,6 +78,23 @@ def test_marks_are_lines_of_both_clocks(lines: Lines, monkeypatch: pytest.Monkey
     assert (first["pid"], first["thread"], first["event"]) == (os.getpid(), "MainThread", False)
 
 
+def test_tokens_are_whole_numbers(lines: Lines) -> None:
+    """NaN went into the file and made all of it unreadable; an integer of numpy's ended the training inside json."""
+    step.mark_step(tokens=SimpleIndex())  # type: ignore[arg-type]
+    assert [line["tokens"] for line in lines()] == [4096]
+    for wrong, raised in ((float("nan"), TypeError), (4096.0, TypeError), ("4096", TypeError), (-1, ValueError)):
+        with pytest.raises(raised, match="mark_step: tokens is"):
+            step.mark_step(tokens=wrong)  # type: ignore[arg-type]
+    assert len(lines()) == 1
+
+
+class SimpleIndex:
+    """As numpy.int64 and a torch tensor of one integer are: no int, but a whole number."""
+
+    def __index__(self) -> int:
+        return 4096
+
+
 def test_device_is_never_waited_for_until_the_end(lines: Lines, cuda: type[Event]) -> None:
     """A host that waits for the device at every step measures itself: up to 2 % of the step were seen for one wait."""
     for _ in range(4):

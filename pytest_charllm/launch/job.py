@@ -94,7 +94,8 @@ class Job:
         if self._agent is None:
             return
         self.agent_exit = self._agent.poll()
-        self.progress = self._liveness.refresh(read_progress(self._directory, range(self._world)))
+        if self.hang is None:  # the stacks that a hung rank was asked for are no sign of life
+            self.progress = self._liveness.refresh(read_progress(self._directory, range(self._world)))
         self.notes += end_tree(self._agent, [told.pid for told in self.progress.values()])
 
     def _unfinished(self) -> list[int]:

@@ -146,11 +146,16 @@ def rerun_line(config: pytest.Config, nodeid: str) -> str:
 
     typed = [os.fspath(argument) for argument in config.invocation_params.args]
     ours = [
-        argument if "=" in argument else f"{argument}={value}"
+        argument if "=" in argument or _is_switch(config, argument) else f"{argument}={value}"
         for argument, value in zip(typed, [*typed[1:], ""], strict=True)
         if argument.partition("=")[0] in ("--gpu", "--microbatch") or argument.startswith("--charllm-")
     ]
     return shlex.join(["pytest", nodeid, *ours])
+
+
+def _is_switch(config: pytest.Config, argument: str) -> bool:
+    """Whether no value follows this option of ours."""
+    return isinstance(config.getoption(argument.removeprefix("--").replace("-", "_"), None), bool)
 
 
 def fault_texts(options: Options) -> list[str]:

@@ -256,6 +256,14 @@ def precision(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broke
     return None
 
 
+def adapters(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
+    """An adapter is narrower than what it adapts; on a CPU nothing else would stop one of any width."""
+    rank, hidden = scenario.options.lora, shape_of(scenario).hidden
+    if rank >= hidden:
+        return Broken("lora", f"rank {rank} is no less than the {hidden} columns that it adapts")
+    return None
+
+
 def batch(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
     """The global batch is a whole number of microbatches on every data-parallel rank."""
     microbatch, dp = scenario.training.microbatch, scenario.layout.dp
@@ -313,8 +321,8 @@ def company(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken 
 
 
 RULES: tuple[Rule, ...] = (
-    numbers, world, tensor_parallel, pipeline, context, ulysses, ring, experts, sharding, mixture, precision, batch,
-    schedule, engine, deepspeed, memory,
+    numbers, world, tensor_parallel, pipeline, context, ulysses, ring, experts, sharding, mixture, precision, adapters,
+    batch, schedule, engine, deepspeed, memory,
 )  # fmt: skip
 """In the order in which they are asked: `numbers` guards the divisions, `memory` relies on all before it."""
 

@@ -92,3 +92,16 @@ def test_absent_script_is_told_before_anything_runs(tmp_path: Path) -> None:
     command = [sys.executable, "-c", RUN, "absent.py", "file"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.startswith(f"BadInput: script {tmp_path}/absent.py does not exist; a relative path starts where")
+
+
+def test_absent_module_is_told_like_an_absent_script(tmp_path: Path) -> None:
+    """It was a crash of the training with the frames of runpy; what a module itself cannot import still is one."""
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "__init__.py").write_text("import missing_package")
+    told = []
+    for name in ("no.such.module", "train.loop"):
+        command = [sys.executable, "-c", RUN, name, "module"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+        told.append(done.stdout)
+    assert told[0].startswith("BadInput: module 'no.such.module' does not exist; it is looked for where pytest was")
+    assert told[1].startswith("ModuleNotFoundError: No module named 'missing_package'")

@@ -64,6 +64,15 @@ def test_rerun_line_keeps_our_options(inner):
     )
 
 
+def test_rerun_line_gives_a_switch_no_value(inner):
+    """What follows was taken for its value: ``--charllm-simulate=--charllm-tier``, which pytest refuses."""
+    inner.suite(CHECK)
+    inner.scripted(verdict=Verdict.REGRESSION)
+    inner.run("--gpu=h200", "--charllm-simulate", "--charllm-tier", "smoke").stdout.fnmatch_lines(
+        ["  pytest 'test_suite.py::test_it?*?' --gpu=h200 --charllm-simulate --charllm-tier=smoke"]
+    )
+
+
 @pytest.mark.parametrize("status", [Status.CRASHED, Status.HUNG, Status.OUT_OF_MEMORY])
 def test_a_job_that_does_not_complete_fails(inner, status):
     """A crash of the training job is a finding about the stack, with the right rank's words."""

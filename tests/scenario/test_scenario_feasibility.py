@@ -105,6 +105,7 @@ def test_microbatch_sweep_of_the_study(model: str, text: str, microbatch: int) -
         ("llama3-8b.dp8.mb3.gb32", "h200:1x8", "batch: global batch 32 does not divide by mb3 x dp8"),
         ("llama3-8b.tp8.mb1.dist-opt", "h200:1x8", "sharding: dist-opt needs dp or cp above 1, to share with"),
         ("llama3-8b.dp8+fsdp.mb1.dist-opt", "h200:1x8", "sharding: dist-opt shares what fsdp has sharded already"),
+        ("tiny-llama.dp2.mb1.lora256", "cpu:1x2", "lora: rank 256 is no less than the 256 columns that it adapts"),
         ("llama3-8b.dp8.mb1.fp8.lora32", "h200:1x8", "fp8: adapters and frozen layers are not in fp8, asked lora32"),
         (
             "mixtral-8x7b.pp2+zbv.mb1.eager",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import os
 import runpy
 import sys
@@ -31,6 +32,10 @@ def run_program(script: Script, args: Sequence[str], environment: Mapping[str, s
     path = os.path.abspath(script.path)
     if not script.module and not Path(path).is_file():
         raise BadInput(f"script {path} does not exist; a relative path starts where pytest was called")
+    if script.module and not _is_module(script.path):
+        raise BadInput(
+            f"module {script.path!r} does not exist; it is looked for where pytest was called, then as any other"
+        )
     # Else a launch within the script would take itself for part of this one.
     for name in [name for name in os.environ if name.startswith("CHARLLM_")]:
         del os.environ[name]
@@ -50,6 +55,15 @@ def run_program(script: Script, args: Sequence[str], environment: Mapping[str, s
     # that still train, and exit functions that flush a log or close a tracker.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError as error:  # the package that it would be in; what that one lacks itself is its own fault
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            return False
+        raise
 
 
 def expand(text: str, out: Path) -> str:
