@@ -3,7 +3,7 @@ with head and loss on a few tokens at a time."""
 
 import pytest
 
-from pytest_charllm import Rows, scenarios
+from pytest_charllm import Rows, Scenario, scenarios
 
 TOKENS = (8192, 32768, 131072)
 RANKS = {
@@ -14,7 +14,7 @@ RANKS = {
 }
 
 
-def within_an_hour(row):
+def within_an_hour(row: Scenario) -> bool:
     """A sequence takes the square of its length."""
     return (row.training.seq or 0) <= 32768 * row.layout.world
 

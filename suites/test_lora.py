@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_charllm import Rows, TrendBroken, scenarios
+from pytest_charllm.plugin.fixtures import Measured
 
 from . import trends
 from .study import GPT3_175B, H200, LLAMA3_70B, MIXTRAL_8X7B, MIXTRAL_8X22B
@@ -17,18 +18,18 @@ from .study import GPT3_175B, H200, LLAMA3_70B, MIXTRAL_8X7B, MIXTRAL_8X22B
 SIZES = (1, 2, 4, 8)
 
 
-def adapted(rows):
+def adapted(rows: Rows) -> Rows:
     """The table's layouts without FSDP, with an optimizer to each rank."""
     layouts = " ".join(layout for layout in rows.layouts[H200].split() if "fsdp" not in layout)
     return replace(rows, layouts={H200: layouts}, shares_optimizer=False)
 
 
-def larger(rows, global_batch):
+def larger(rows: Rows, global_batch: int) -> Rows:
     """On the study's machine alone."""
     return replace(adapted(rows), microbatch=SIZES[1:], global_batch=global_batch, reduces="")
 
 
-def replicas(rows, global_batch):
+def replicas(rows: Rows, global_batch: int) -> Rows:
     return Rows(rows.model, {H200: "dp32"}, microbatch=SIZES, global_batch=global_batch)
 
 
@@ -66,7 +67,7 @@ def test_ten_times_as_efficient(measured, charllm):
     shares = measured.scenario.layout.dp > 1
     everything = charllm.measure(trends.with_options(measured.scenario, lora=0, distributed_optimizer=shares))
 
-    def efficiency(one):
+    def efficiency(one: Measured) -> float:
         return one.value("throughput") / one.value("energy_per_token")
 
     trends.at_least("efficiency over that of training everything", efficiency(measured) / efficiency(everything), 10)

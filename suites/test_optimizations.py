@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_charllm import Rows, TrendBroken, scenarios
+from pytest_charllm import Rows, Scenario, TrendBroken, scenarios
 from pytest_charllm.scenario.flops import hardware_flops_per_step
 from pytest_charllm.scenario.overlap import no_effect
 
@@ -56,7 +56,7 @@ def test_llama3_8b(measured):
 STUDIED = (GPT3_175B, LLAMA3_70B, MIXTRAL_8X7B, MIXTRAL_8X22B)
 
 
-def without_effect(row):
+def without_effect(row: Scenario) -> bool:
     return row.layout.world > 1 and no_effect(row, is_cpu=False) is not None
 
 

@@ -229,7 +229,7 @@ def _of_table(
 
 def _table_of(rows: Rows, machine: Machine) -> list[tuple[Layout, int | None, int | None]]:
     """(layout, layers, global batch) of every row on this machine, reduced where `rows` say so."""
-    from pytest_charllm.hardware.catalogue import CATALOGUE
+    from pytest_charllm.hardware.catalogue import CATALOGUE, resolve
     from pytest_charllm.scenario.layout import parse_layout
     from pytest_charllm.scenario.reduced import reduced
 
@@ -237,6 +237,8 @@ def _table_of(rows: Rows, machine: Machine) -> list[tuple[Layout, int | None, in
     if text is not None:
         layers = choose(rows.layers, machine) if isinstance(rows.layers, Mapping) else rows.layers
         return [(parse_layout(layout), layers, rows.global_batch) for layout in text.split()]
+    if rows.reduces not in ("", "*"):
+        resolve(rows.reduces)  # a typing error would be a row that silently never runs
     source = _larger(rows.layouts, machine) if rows.reduces in _names(machine) else None
     if source is None:
         return []

@@ -73,7 +73,8 @@ def _cases(results: list[Result]) -> list[Case]:
     """One a scenario, judged if anybody did, in order of first mention; what a rule forbade is counted instead."""
     cases: dict[str, Case] = {}
     for result in results:
-        if result.outcome is Outcome.MEASURED:
+        # A value that a test of a trend read, or did not find, says nothing of the scenario's verdict.
+        if result.outcome in (Outcome.MEASURED, Outcome.INCONCLUSIVE) and result.case.judgement is None:
             cases.setdefault(result.case.key, result.case)
         elif result.outcome is not Outcome.INFEASIBLE:
             cases[result.case.key] = result.case

@@ -111,6 +111,8 @@ def test_rows_reduce_where_they_say_so():
     assert keys(rows, gpus=8, nodes=8) == []
     assert keys(rows, machine="cpu", gpus=2) == []
     assert keys(Rows("llama3-70b", table, reduces="h100"), gpus=8) == []
+    with pytest.raises(BadInput, match="h20"):
+        keys(Rows("llama3-70b", table, reduces="h20"), gpus=8)
 
 
 def test_sequences_multiply_with_microbatches():

@@ -56,6 +56,15 @@ def test_judged_row_wins_over_a_measured_one(inner):
     inner.run().stdout.fnmatch_lines(["1 scenario: 1 PASS"])
 
 
+def test_judged_row_wins_over_a_value_that_is_missing(inner):
+    """A trend that needs a sensor this card lacks turned the row of a scenario that passed into INCONCLUSIVE."""
+    trend = CHECK.replace("test_it", "test_too").replace("check()", "value('mean_power')")
+    inner.suite(CHECK + trend)
+    result = inner.run()
+    result.assert_outcomes(passed=1, skipped=1)
+    result.stdout.fnmatch_lines(["1 scenario: 1 PASS"])
+
+
 def test_what_moved_together_is_one_line(inner):
     """Thirty rows that each passed hide that all of them lost 1.5 %."""
     inner.suite(CHECK)

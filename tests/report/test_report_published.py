@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_charllm.errors import BadRecord
 from pytest_charllm.hardware.catalogue import CATALOGUE
 from pytest_charllm.records import Measurement, Stack, Value
 from pytest_charllm.records.published import PublishedRow
@@ -79,13 +78,3 @@ def test_shipped_rows_agree_with_themselves(row: PublishedRow) -> None:
     if row.step_s and row.global_batch:
         tokens = row.global_batch * row.seq / row.step_s / row.gpus
         assert tokens == pytest.approx(row.tokens_per_s_per_gpu, rel=0.01)
-
-
-def test_a_broken_file_is_named(tmp_path: Path) -> None:
-    """Half a row is no row, and none where the file was: it must say so."""
-    folder = tmp_path / "published"
-    folder.mkdir()
-    (folder / "x.json").write_text('{"schema": 1, "rows": [{"model": "llama3-8b"}]}')
-    with pytest.raises(BadRecord, match=r"published/x\.json"):
-        published(tmp_path)
-    assert published(tmp_path / "nowhere") == ()
