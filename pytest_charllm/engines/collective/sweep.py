@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 
 from pytest_charllm.engines.collective.operations import operation
-from pytest_charllm.engines.native.clock import mark_type
+from pytest_charllm.engines.native.clock import mark_type, no_garbage_collection
 from pytest_charllm.engines.native.world import World
 from pytest_charllm.records import MessageTimes
 from pytest_charllm.scenario import CollectiveOp
@@ -36,7 +33,7 @@ def times_of(op: CollectiveOp, size: int, world: World) -> MessageTimes:
         made.result.zero_()  # the sum of sums would soon be no number
     for _ in range(WARMUP_CALLS):
         made.call()
-    with _no_garbage_collection():
+    with no_garbage_collection():
         world.barrier()
         marks = [mark()]
         for _ in range(BATCHES):
@@ -46,13 +43,3 @@ def times_of(op: CollectiveOp, size: int, world: World) -> MessageTimes:
         world.synchronize()
     wall_s = tuple(before.until(after).wall_s / calls for before, after in pairwise(marks))
     return MessageTimes(size=size, bytes=made.bytes, calls=calls, wall_s=wall_s, wrong=wrong)
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()

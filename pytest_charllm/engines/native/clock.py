@@ -1,8 +1,12 @@
-"""Marks between which work is timed: without waiting for the device on a GPU, in wall and CPU time on a CPU."""
+"""Marks between which work is timed, without waiting for the device on a GPU, in wall and CPU time on a CPU; and quiet
+to time it in."""
 
 from __future__ import annotations
 
+import gc
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 import torch
@@ -51,3 +55,14 @@ class CpuMark:
 
 def mark_type(device: torch.device) -> type[CudaMark] | type[CpuMark]:
     return CudaMark if device.type == "cuda" else CpuMark
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """What is timed in here is never stopped to look for garbage. It is collected before."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

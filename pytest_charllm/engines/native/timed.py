@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -16,7 +14,7 @@ from torch import Tensor
 
 from pytest_charllm.engines.errors import NonFinite
 from pytest_charllm.engines.native.calibration import Interleaved, calibrate_gpu
-from pytest_charllm.engines.native.clock import Span, mark_type
+from pytest_charllm.engines.native.clock import Span, mark_type, no_garbage_collection
 from pytest_charllm.engines.native.experts import expert_imbalance
 from pytest_charllm.engines.native.faults import Faults
 from pytest_charllm.engines.native.setup import Setup, compile_cache_cold
@@ -126,7 +124,7 @@ def measure(step: TrainingStep, world: World, steps: int, faults: Faults, interl
     mark = mark_type(world.device)
     marks, losses = [], []
     before = alive_objects()
-    with _no_garbage_collection():
+    with no_garbage_collection():
         world.barrier()
         begin_ns = time.monotonic_ns()
         for index in range(steps):
@@ -168,13 +166,3 @@ def check_finite(losses: Tensor, world: World) -> None:
             f"the loss is {losses[wrong[0]].item()} at step {wrong[0]} of the window on rank {world.rank}"
             f" ({len(wrong)} of {len(losses)} steps); the weights are spoilt from there on"
         )
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
