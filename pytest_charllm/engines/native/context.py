@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.autograd import Function
 
 from pytest_charllm.engines.native.attention import attend
+from pytest_charllm.engines.native.functional import all_to_all
 from pytest_charllm.engines.native.mesh import Axis
 from pytest_charllm.engines.native.ring import ring_attention
-from pytest_charllm.engines.native.tensor import c10d
 
 
 class Context:
@@ -55,12 +55,6 @@ class Context:
         """The inverse, for one tensor."""
         by_rank = x.unflatten(1, (self.size, -1)).transpose(0, 1)
         return _AllToAll.apply(by_rank, self.size, self.group).permute(1, 2, 0, 3, 4).flatten(2, 3)
-
-
-def all_to_all(x: Tensor, size: int, group: str) -> Tensor:
-    """The i-th entry of dimension 0 goes to rank i, and comes from there."""
-    splits = [1] * size
-    return c10d.wait_tensor(c10d.all_to_all_single(x.contiguous(), splits, splits, group))
 
 
 class _AllToAll(Function):

@@ -12,10 +12,12 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from pytest_charllm.engines.native.functional import all_reduce
 from pytest_charllm.engines.native.grouped import Groups, expert_backend, grouped_product
 from pytest_charllm.engines.native.mesh import Mesh
+from pytest_charllm.engines.native.precision import compute_dtype
 from pytest_charllm.engines.native.routing import Balanced, Place, Routed, Way
-from pytest_charllm.engines.native.tensor import Region, all_reduce
+from pytest_charllm.engines.native.tensor import Region
 from pytest_charllm.engines.native.world import World
 from pytest_charllm.records import Pass, RankRequest
 from pytest_charllm.scenario import Precision
@@ -81,8 +83,7 @@ def expert_imbalance(load: Tensor | None, world: World) -> float | None:
 
 def backend_of(shape: ModelShape, precision: Precision, device: torch.device) -> str | None:
     """What multiplies the experts' rows; None for a model without experts."""
-    dtype = torch.float32 if precision is Precision.FP32 else torch.bfloat16
-    return expert_backend(dtype, device) if shape.experts else None
+    return expert_backend(compute_dtype(precision), device) if shape.experts else None
 
 
 class Experts(nn.Module):

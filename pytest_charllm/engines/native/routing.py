@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from pytest_charllm.engines.native.functional import all_gather, all_to_all
 from pytest_charllm.engines.native.grouped import Groups, equal_groups
 from pytest_charllm.engines.native.mesh import Axis
-from pytest_charllm.engines.native.tensor import Region, all_gather, c10d
+from pytest_charllm.engines.native.tensor import Region
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Routed:
         self.counts.scatter_add_(0, experts, torch.ones_like(experts, dtype=self.counts.dtype))
         self._order = experts.argsort(stable=True)
         counts = self.counts.to(torch.int64)
-        coming = _all_to_all(counts, place.ep)
+        coming = counts if place.ep.size == 1 else all_to_all(counts, place.ep.size, place.ep.name)
         if place.region.sequence_parallel:
             coming = all_gather(coming, place.region.size, place.region.group)
         coming = coming.view(-1, place.experts)  # by tp rank; in each, local experts by ep rank
@@ -140,21 +141,14 @@ def _exchange(x: Tensor, axis: Axis, receive: list[int] | None = None, send: lis
     return x if axis.size == 1 else _Exchange.apply(x, axis, receive, send)
 
 
-def _all_to_all(x: Tensor, axis: Axis, receive: list[int] | None = None, send: list[int] | None = None) -> Tensor:
-    if axis.size == 1:
-        return x
-    even = [len(x) // axis.size] * axis.size
-    return c10d.wait_tensor(c10d.all_to_all_single(x.contiguous(), receive or even, send or even, axis.name))
-
-
 class _Exchange(Function):
     """What came back along the same way is its gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, axis: Axis, receive: list[int] | None, send: list[int] | None) -> Tensor:
-        ctx.way = axis, send, receive
-        return _all_to_all(x, axis, receive, send)
+        ctx.way = axis.size, axis.name, send, receive
+        return all_to_all(x, axis.size, axis.name, receive, send)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        return _all_to_all(gradient, *ctx.way), None, None, None
+        return all_to_all(gradient, *ctx.way), None, None, None

@@ -14,12 +14,13 @@ import torch
 from pytest_charllm.engines.native import ring
 from pytest_charllm.engines.native.attention import answering_backend
 from pytest_charllm.engines.native.pipeline_step import PipelineStep
+from pytest_charllm.engines.native.precision import compute_dtype
 from pytest_charllm.engines.native.step import Step
 from pytest_charllm.engines.native.world import World
 from pytest_charllm.engines.surroundings import rank_device, software
 from pytest_charllm.engines.training import TrainingStep
 from pytest_charllm.records import Phases, RankReport, RankRequest
-from pytest_charllm.scenario import Precision, Scenario
+from pytest_charllm.scenario import Scenario
 from pytest_charllm.scenario.models import ModelShape
 
 MakeStep = Callable[[RankRequest, ModelShape, int, World, torch.device], TrainingStep]
@@ -30,7 +31,7 @@ def build_step(
     request: RankRequest, shape: ModelShape, seq: int, world: World, generator_device: torch.device
 ) -> TrainingStep:
     """The native engine's own `MakeStep`."""
-    kind = PipelineStep if request.scenario.layout.pp > 1 else Step
+    kind: type[PipelineStep | Step] = PipelineStep if request.scenario.layout.pp > 1 else Step
     return kind(request, shape, seq, world, generator_device)
 
 
@@ -50,7 +51,7 @@ class Setup:
         request, world, scenario = self.request, self.world, self.request.scenario
         began_s = time.perf_counter()
         step = self.make_step(request, self.shape, self.seq, world, generator_device)
-        dtype = torch.float32 if scenario.options.precision is Precision.FP32 else torch.bfloat16
+        dtype = compute_dtype(scenario.options.precision)
         if scenario.layout.ring:
             backend = ring.kernel(world.device)
         else:

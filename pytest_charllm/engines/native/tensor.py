@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from pytest_charllm.engines.native.functional import all_gather, all_reduce, reduce_scatter
 from pytest_charllm.engines.native.mesh import Axis
-
-c10d = torch.ops._c10d_functional
 
 
 class Region:
@@ -49,20 +47,6 @@ class Region:
     def largest(self, x: Tensor) -> Tensor:
         """Element by element, over the ranks. Has no gradient."""
         return x if self.size == 1 else all_reduce(x.detach(), self.group, "max")
-
-
-def all_reduce(x: Tensor, group: str, op: str = "sum") -> Tensor:
-    return c10d.wait_tensor(c10d.all_reduce(x.contiguous(), op, group))
-
-
-def all_gather(x: Tensor, size: int, group: str) -> Tensor:
-    """Along dimension 0."""
-    return c10d.wait_tensor(c10d.all_gather_into_tensor(x.contiguous(), size, group))
-
-
-def reduce_scatter(x: Tensor, size: int, group: str) -> Tensor:
-    """Along dimension 0."""
-    return c10d.wait_tensor(c10d.reduce_scatter_tensor(x.contiguous(), "sum", size, group))
 
 
 class _Shared(Function):

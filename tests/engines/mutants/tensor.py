@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
+import torch
 from torch import Tensor
 
+from pytest_charllm.engines.native.functional import all_reduce
 from pytest_charllm.engines.native.gradients import Gradients
 from pytest_charllm.engines.native.tensor import Region
 
@@ -21,12 +23,4 @@ MUTANTS = {
 
 def _only_forward_sums(x: Tensor, group: str, op: str = "sum") -> Tensor:
     """The all-reduce at the entry of a region belongs to the backward pass, where gradients are no leaves' inputs."""
-    import torch
-
-    return x if torch._C._current_graph_task_id() != -1 else _sum(x, group, op)
-
-
-def _sum(x: Tensor, group: str, op: str) -> Tensor:
-    from pytest_charllm.engines.native.tensor import c10d
-
-    return c10d.wait_tensor(c10d.all_reduce(x.contiguous(), op, group))
+    return x if torch._C._current_graph_task_id() != -1 else all_reduce(x, group, op)
