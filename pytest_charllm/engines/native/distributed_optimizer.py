@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pytest_charllm.engines.native.gradients import MAX_GRAD_NORM, buckets, square_sum
+from pytest_charllm.engines.native.gradients import buckets, scale_to_limit, square_sum
 from pytest_charllm.engines.native.mesh import Axis, Mesh
 from pytest_charllm.engines.native.model import Block, Decoder
 from pytest_charllm.engines.native.optimizer import adamw
@@ -66,15 +66,12 @@ class ShardedUpdate:
         return norm
 
     def _clip(self) -> Tensor:
-        pieces = [bucket.reduced for bucket in self._buckets]
         squares = [
             square_sum([bucket.reduced]) / bucket.kind.copies for bucket in self._buckets if bucket.kind.tied != HEAD
         ]
         squared = torch.stack(squares).sum().float()
         dist.all_reduce(squared)
-        norm = squared.sqrt()
-        torch._foreach_mul_(pieces, (MAX_GRAD_NORM / (norm + 1e-6)).clamp(max=1.0))
-        return norm
+        return scale_to_limit([bucket.reduced for bucket in self._buckets], squared)
 
     def _wait_where_needed(self, model: Decoder) -> None:
         """A block waits for the buckets with its own parameters, the decoder for those with all others."""

@@ -31,19 +31,11 @@ class Gradients:
 
     def __init__(self, stages: Sequence[Decoder], mesh: Mesh, *, averaged: bool) -> None:
         named = [
-            (stage.shape, name, each)
-            for stage in stages
-            for name, each in stage.named_parameters()
-            if each.requires_grad
+            (stage, name, each) for stage in stages for name, each in stage.named_parameters() if each.requires_grad
         ]
         self.parameters = [parameter for _, _, parameter in named]
         self._ends = mesh.ends
-        self._tied = {
-            name: each
-            for stage in stages
-            for name, each in stage.named_parameters()
-            if each.requires_grad and is_tied(stage, name)
-        }
+        self._tied = {name: each for stage, name, each in named if is_tied(stage, name)}
         self._sums: list[tuple[Axis, float, list[nn.Parameter]]] = []
         self._copies: dict[int, list[nn.Parameter]] = defaultdict(list)
         sharded = any(isinstance(parameter, DTensor) for parameter in self.parameters)
@@ -51,9 +43,10 @@ class Gradients:
         partial: list[nn.Parameter] = []
         experts: list[nn.Parameter] = []
         others: list[nn.Parameter] = []
-        for shape, name, parameter in named:
+        for stage, name, parameter in named:
+            shape = stage.shape
             expert = placement(shape, name).expert
-            if is_summed_over_tp(shape, name, stages[0].region.sequence_parallel):
+            if is_summed_over_tp(shape, name, stage.region.sequence_parallel):
                 partial.append(parameter)
             apart = expert and mesh.ep.size > 1
             (experts if apart else others).append(parameter)
@@ -79,11 +72,8 @@ class Gradients:
 
     @torch.no_grad()
     def clip(self) -> Tensor:
-        """Scale all gradients to a global norm of at most 1 and return the norm before that, as a scalar on the device.
-
-        Where ranks hold different parts of the gradients the norm costs one all-reduce of a scalar. Nothing here waits
-        for the device.
-        """
+        """`scale_to_limit` of all gradients. Where ranks hold different parts of them, the norm costs one all-reduce of
+        a scalar. Nothing here waits for the device."""
         squares = [
             square_sum([local_gradient(parameter) for parameter in parameters]) / same
             for same, parameters in self._copies.items()
@@ -91,15 +81,20 @@ class Gradients:
         squared = torch.stack(squares).sum().float()
         if self._spread:
             dist.all_reduce(squared)
-        norm = squared.sqrt()
-        gradients = [local_gradient(parameter) for parameter in self.parameters]
-        torch._foreach_mul_(gradients, (MAX_GRAD_NORM / (norm + 1e-6)).clamp(max=1.0))
-        return norm
+        return scale_to_limit([local_gradient(parameter) for parameter in self.parameters], squared)
 
 
 def square_sum(gradients: list[Tensor]) -> Tensor:
     """The sum of all squares, in double precision: in single, a large matrix alone loses the fifth digit."""
     return torch.stack(torch._foreach_norm(gradients, 2, torch.float64)).square().sum()
+
+
+def scale_to_limit(gradients: list[Tensor], squared: Tensor) -> Tensor:
+    """Scale in place, so that their global norm is at most `MAX_GRAD_NORM`, and return the norm before that. `squared`
+    is the square of it, a scalar on the device, where both stay."""
+    norm = squared.sqrt()
+    torch._foreach_mul_(gradients, (MAX_GRAD_NORM / (norm + 1e-6)).clamp(max=1.0))
+    return norm
 
 
 def sum_in_buckets(gradients: list[Tensor], axis: Axis, scale: float) -> None:
