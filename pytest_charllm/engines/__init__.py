@@ -1,8 +1,12 @@
-"""Training loops, one package or file an engine. They import torch, and run only inside the ranks of a launch."""
+"""What runs inside the ranks of a launch, one package an engine: training loops, scripts, collectives alone.
+
+What is beside the packages needs no torch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 
 from pytest_charllm.engines.progress import Progress
 from pytest_charllm.errors import BadInput
@@ -15,20 +19,7 @@ Run = Callable[[RankRequest, Progress], RankReport]
 
 def load(name: str) -> Run:
     """The `run` of an engine. Does not import torch yet. Raises `BadInput` for an engine that does not exist."""
-    if name == "native":
-        from pytest_charllm.engines.native import run
-
-        return run
-    if name == SCRIPT_ENGINE:
-        from pytest_charllm.engines.script import run
-
-        return run
-    if name == COLLECTIVE_ENGINE:
-        from pytest_charllm.engines.collective import run as run_collective
-
-        return run_collective
-    if name == "deepspeed":
-        from pytest_charllm.engines.deepspeed import run as run_deepspeed
-
-        return run_deepspeed
-    raise BadInput(f"engine {name!r} is not known; known engines: {', '.join(ENGINES)}")
+    if name not in (*ENGINES, SCRIPT_ENGINE, COLLECTIVE_ENGINE):
+        raise BadInput(f"engine {name!r} is not known; known engines: {', '.join(ENGINES)}")
+    run: Run = import_module(f"{__name__}.{name}").run
+    return run

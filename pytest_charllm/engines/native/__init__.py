@@ -1,4 +1,4 @@
-"""The native engine: GPT-3 and Llama decoders trained on torch's own primitives."""
+"""The native engine: GPT-3, Llama and Mixtral decoders trained on torch's own primitives."""
 
 from __future__ import annotations
 

@@ -16,6 +16,8 @@ from pytest_charllm.records import RankRequest
 from pytest_charllm.scenario import Sharding
 from pytest_charllm.scenario.models import shape_of
 
+_TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
+"""Variables of the environment, and what they are where nothing was launched."""
 _BEYOND_DEADLINE_S = 60.0
 """The launcher's deadline speaks first, since it can say where every rank hangs; this one only bounds the wait."""
 
@@ -91,6 +93,3 @@ def meet(request: RankRequest) -> World:
             device_id=device if device.type == "cuda" else None,
         )
     return World(rank=rank, size=size, device=device)
-
-
-_TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
