@@ -25,6 +25,7 @@ from pytest_charllm.judge.tolerances import rules_for
 from pytest_charllm.launch.launcher import TorchrunLauncher
 from pytest_charllm.launch.replay import ReplayLauncher
 from pytest_charllm.records import Baseline, Judgement, Launch, NeedMore, Pass, Verdict
+from pytest_charllm.records.tier import window_of
 from pytest_charllm.scenario import Collective, Scenario, Training
 from pytest_charllm.scenario.script import refuse_namesake
 from pytest_charllm.store.baselines import BaselineStore
@@ -169,7 +170,7 @@ class Campaign:
         if asked is not None:
             return asked
         # As far as that can be told before anything was measured: what the sensors mean is not known yet.
-        here = comparable_of(self.settings.machine, self.settings.tier.window)
+        here = comparable_of(self.settings.machine, window_of(self.settings.tier.window, planned.scenario))
         return self._policy.first_launches(baseline, here, speed=planned.speed)
 
     def _asked_launches(self, planned: Planned) -> int | None:
@@ -192,7 +193,8 @@ class Campaign:
 
     def _decide(self, evidence: Evidence) -> Judgement:
         key = evidence.scenario.key
-        comparable = comparable_of(self.settings.machine, self.settings.tier.window, evidence.measurements)
+        window = window_of(self.settings.tier.window, evidence.scenario)
+        comparable = comparable_of(self.settings.machine, window, evidence.measurements)
         self.run.save_comparable(key, comparable)
         baseline = self.baseline(key)
         while True:

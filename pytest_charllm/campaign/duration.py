@@ -14,6 +14,7 @@ from pytest_charllm.campaign.settings import Planned
 from pytest_charllm.errors import BadInput
 from pytest_charllm.hardware.catalogue import Hardware
 from pytest_charllm.records import Tier, WindowRule
+from pytest_charllm.records.tier import window_of
 from pytest_charllm.scenario import Scenario, Training
 from pytest_charllm.scenario.bubble import bubble_fraction
 from pytest_charllm.scenario.flops import flops_per_token, hardware_flops_per_step
@@ -40,7 +41,8 @@ def duration_s(planned: Planned, hardware: Hardware, tier: Tier, launches: int) 
     if hardware.peak_bf16_flops is None:
         diagnostic_s = CPU_DIAGNOSTIC_S + CPU_COMPILE_S * scenario.options.compile
         return diagnostic_s + (launches * CPU_TIMED_S if planned.speed else 0.0)
-    launch_s = START_S + _stepping_s(step_s(scenario, hardware.peak_bf16_flops), tier.window)
+    window = window_of(tier.window, scenario)
+    launch_s = START_S + _stepping_s(step_s(scenario, hardware.peak_bf16_flops), window)
     return launches * launch_s + COMPILE_S * scenario.options.compile
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from pytest_charllm.campaign.preflight import preflight
 from pytest_charllm.campaign.settings import CampaignProgress, Evidence, Settings
 from pytest_charllm.devices import find
+from pytest_charllm.devices.clock_guard import locked_clocks
 from pytest_charllm.devices.probe import ComputeProcess
 from pytest_charllm.errors import CharllmError
 from pytest_charllm.launch.repro import write_repro
 from pytest_charllm.launch.request import LaunchRequest, Progress, limits_of
 from pytest_charllm.measure.measurement import measure
 from pytest_charllm.records import Launch, Measurement, Pass, Status, Validity
+from pytest_charllm.records.tier import window_of
 from pytest_charllm.store.run import RunDirectory
 from pytest_charllm.telemetry.reader import read_trace
 
@@ -65,7 +68,8 @@ class Runner:
                 )
             )
 
-        launch = self._launcher.run(request, report)
+        with self._clocks(request):
+            launch = self._launcher.run(request, report)
         evidence.launches.append(launch)
         evidence.directories[launch.id] = request.directory
         if launch.status is Status.HARNESS:
@@ -86,7 +90,7 @@ class Runner:
             id=f"{scenario.key}.{pass_.value}-{number}",
             scenario=scenario,
             pass_=pass_,
-            window=settings.tier.window,
+            window=window_of(settings.tier.window, scenario),
             machine=settings.machine,
             device_uuids=uuids,
             # The diagnostic pass proves that the work is right, so nothing is injected into it.
@@ -123,6 +127,11 @@ class Runner:
 
     def _on_real_devices(self, request: LaunchRequest) -> bool:
         return bool(request.device_uuids) and not request.machine.simulated and self._settings.replay is None
+
+    def _clocks(self, request: LaunchRequest) -> AbstractContextManager[None]:
+        """Locked for this launch alone, where its scenario asks for it; only ever on real devices."""
+        mhz = request.scenario.options.sm_clock
+        return locked_clocks(request.device_uuids, mhz) if mhz and self._on_real_devices(request) else nullcontext()
 
     def _measure(self, evidence: Evidence, launch: Launch, request: LaunchRequest) -> Measurement:
         trace = read_trace(request.directory / launch.telemetry) if launch.telemetry is not None else None

@@ -13,6 +13,7 @@ from pytest_charllm.judge.noise import estimate
 from pytest_charllm.judge.reference import Recorded, scaled_runs, start_temperatures
 from pytest_charllm.judge.rules import NO_CHANGE, Rules
 from pytest_charllm.judge.script import script_required, script_rules
+from pytest_charllm.judge.soak import REQUIRED, SOAK
 from pytest_charllm.judge.tolerances import CPU_FACTOR, CPU_REQUIRED, Tolerance, noise_factor, rules_for
 from pytest_charllm.judge.verdicts import green, listed, metric_verdict, red, undecided, without_baseline
 from pytest_charllm.judge.wording import name
@@ -121,6 +122,8 @@ class Policy:
         if isinstance(scenario.work, Collective):
             judged = {} if self.is_cpu else collective_rules(scenario.work)
             return _Asked(self.rules.applied(judged), tuple(judged), checks=True)
+        if scenario.options.soak:
+            return _Asked(self.rules.applied(rules | SOAK), (*required, *REQUIRED), self.tier.diagnostic)
         if not isinstance(scenario.work, Script):
             return _Asked(self.rules.applied(rules), required, self.tier.diagnostic)
         return _Asked(

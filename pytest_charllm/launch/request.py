@@ -37,7 +37,9 @@ class Limits:
 def limits_of(scenario: Scenario) -> Limits:
     """A script knows best how long it may be silent: from its start to its end it is one phase."""
     work = scenario.work
-    return Limits(compile_s=work.silence_s, total_s=work.deadline_s) if isinstance(work, Script) else Limits()
+    if isinstance(work, Script):
+        return Limits(compile_s=work.silence_s, total_s=work.deadline_s)
+    return Limits(total_s=Limits.total_s + 60.0 * scenario.options.soak)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ from msgspec import structs
 
 from pytest_charllm.records.base import Record
 from pytest_charllm.records.launch import WindowRule
+from pytest_charllm.scenario.spec import Scenario
 
 
 class Tier(Record, frozen=True, kw_only=True):
@@ -54,6 +55,11 @@ TIERS: dict[tuple[str, bool], Tier] = {
     ),
 }  # fmt: skip
 """By (tier name, is it the cpu hardware). On a CPU every tier is smoke."""
+
+
+def window_of(window: WindowRule, scenario: Scenario) -> WindowRule:
+    """The tier's window, or the longer one that the scenario asks for."""
+    return structs.replace(window, min_seconds=max(window.min_seconds, 60.0 * scenario.options.soak))
 
 
 def tier(name: str, is_cpu: bool) -> Tier:

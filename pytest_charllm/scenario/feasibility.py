@@ -302,6 +302,15 @@ def deepspeed(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broke
     return None
 
 
+def device(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
+    """What is asked of the cards themselves: clocks that can be locked, temperatures that can settle."""
+    if scenario.options.sm_clock and (hardware.vendor != "nvidia" or machine.simulated):
+        return Broken("clock", "SM clocks are locked on NVIDIA GPUs alone, never on simulated ones")
+    if scenario.options.soak and machine.is_cpu:
+        return Broken("soak", "a CPU has no board whose temperature would settle")
+    return None
+
+
 def memory(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
     """The estimated need is at most 1.1 times the catalogue's capacity; a CPU has none on record, so none is asked."""
     capacity = hardware.memory_bytes
@@ -322,7 +331,7 @@ def company(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken 
 
 RULES: tuple[Rule, ...] = (
     numbers, world, tensor_parallel, pipeline, context, ulysses, ring, experts, sharding, mixture, precision, adapters,
-    batch, schedule, engine, deepspeed, memory,
+    batch, schedule, engine, deepspeed, device, memory,
 )  # fmt: skip
 """In the order in which they are asked: `numbers` guards the divisions, `memory` relies on all before it."""
 

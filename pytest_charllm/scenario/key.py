@@ -2,7 +2,7 @@
 
     key = model ["." N "L"] ["." layout] ".mb" N [".gb" N] [".seq" N] [".recompute-selective" | ".recompute-full"]
           [".fp32" | ".fp8"] [".eager"] [".no-overlap"] [".dist-opt"] [".real-routing"] [".lora" N]
-          [".chunked-loss"] [".reduce" N] [".prefetch" N] [".live" N] ["." engine]
+          [".chunked-loss"] [".reduce" N] [".prefetch" N] [".live" N] [".sm" MHZ] [".soak" MINUTES] ["." engine]
 
 The model and the microbatch are always there, everything else only where it is not the default. A value that is written
 out and happens to be the default (all of a model's layers, its own sequence length, the global batch of one microbatch
@@ -44,7 +44,8 @@ MAX_LENGTH = 120
 
 _GRAMMAR = (
     "model[.<N>L][.layout].mb<N>[.gb<N>][.seq<N>][.recompute-selective|.recompute-full][.fp32|.fp8][.eager]"
-    "[.no-overlap][.dist-opt][.real-routing][.lora<N>][.chunked-loss][.reduce<N>][.prefetch<N>][.live<N>][.<engine>]"
+    "[.no-overlap][.dist-opt][.real-routing][.lora<N>][.chunked-loss][.reduce<N>][.prefetch<N>][.live<N>]"
+    "[.sm<MHZ>][.soak<MINUTES>][.<engine>]"
 )
 
 
@@ -95,6 +96,9 @@ def format_key(scenario: Scenario) -> str:
     for name in ("microbatch", "global_batch", "seq"):
         if (value := getattr(work, name)) is not None and value < 1:
             raise BadInput(f"{name} is {value}, it must be at least 1")
+    for name in ("sm_clock", "soak"):
+        if (value := getattr(options, name)) < 0:
+            raise BadInput(f"{name} is {value}, it must be at least 1, or 0 for none")
     if options.lora < 0:
         raise BadInput(f"lora is {options.lora}, it must be at least 1, or 0 for none")
     for word, name in _BUCKETS.items():
@@ -127,6 +131,10 @@ def format_key(scenario: Scenario) -> str:
         for word, name in _BUCKETS.items()
         if getattr(options, name) != getattr(Options(), name)
     ]
+    if options.sm_clock:
+        tokens.append(f"sm{options.sm_clock}")
+    if options.soak:
+        tokens.append(f"soak{options.soak}")
     if scenario.engine != DEFAULT_ENGINE:
         tokens.append(scenario.engine)
     return _of_bounded_length(".".join(tokens))
@@ -190,6 +198,8 @@ _NUMBERS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"gb([0-9]{1,9})"), "global_batch"),
     (re.compile(r"seq([0-9]{1,9})"), "seq"),
     (re.compile(r"lora([0-9]{1,9})"), "lora"),
+    (re.compile(r"sm([0-9]{1,9})"), "sm_clock"),
+    (re.compile(r"soak([0-9]{1,9})"), "soak"),
     *((re.compile(rf"{word}([0-9]{{1,12}})"), name) for word, name in _BUCKETS.items()),
 )
 

@@ -201,6 +201,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     """Parameters that ZeRO 3 gathers ahead of their use; 0: none."""
     live_parameters: int = 1_000_000_000
     """Parameters that ZeRO 3 lets be whole at once, and within how many a gathered one is kept for its next use."""
+    sm_clock: int = 0
+    """MHz that the GPUs' SM clocks are locked to while it runs; 0: the driver chooses."""
+    soak: int = 0
+    """Minutes that its window lasts at least, so that the boards settle; 0: as the tier says."""
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -73,6 +73,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         reduce_bucket=draw(st.just(500_000_000) | st.integers(1, 10**11)),
         prefetch_bucket=draw(st.just(50_000_000) | st.integers(0, 10**11)),
         live_parameters=draw(st.just(1_000_000_000) | st.integers(0, 10**11)),
+        sm_clock=draw(st.integers(0, 3000)),
+        soak=draw(st.integers(0, 120)),
     )
     return Scenario(work=work, layout=layout, options=options)
 
