@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from pytest_charllm.measure import power, steps
+from pytest_charllm.measure import power, steps, thermal
 from pytest_charllm.measure.windows import DeviceWindow
 from pytest_charllm.records import METRICS, RankReport, Value
 
@@ -16,6 +16,7 @@ Columns = dict[str, tuple[float | None, ...]]
 
 _OF_DEVICE: Mapping[str, Callable[[DeviceWindow], Value]] = {
     "sm_clock": power.sm_clock,
+    "core_temp_end": lambda window: thermal.temperature_end(window, "core_temp_c"),
     "throttle_sw_thermal": lambda window: power.throttle_share(window, "throttle_sw_thermal_ns"),
     "throttle_hw_thermal": lambda window: power.throttle_share(window, "throttle_hw_thermal_ns"),
     "throttle_hw_brake": lambda window: power.throttle_share(window, "throttle_hw_brake_ns"),

@@ -50,7 +50,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(PARAMETER, [no_rows("unknown")], indirect=True)
         return
     try:
-        parametrize(metafunc, machine, state.options.microbatch)
+        parametrize(metafunc, machine, state.options.microbatch, state.options.given)
         return
     except BadInput as error:
         why = str(error)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_charllm.plugin import benchmark
-from pytest_charllm.plugin.parametrize import ITEM_MARK, PARAMETER, collected
+from pytest_charllm.plugin.parametrize import ITEM_MARK, PARAMETER, ROWS_MARK, collected
 from pytest_charllm.plugin.state import State, is_ours
 
 if TYPE_CHECKING:
@@ -67,10 +68,21 @@ def _deselect(config: pytest.Config, items: list[pytest.Item], machine: Machine)
         config.hook.pytest_deselected(items=[*absent, *too_large])
         gone = {*absent, *too_large}
         items[:] = [item for item in items if item not in gone]
+    if (line := _waiting(absent, machine)) is not None:
+        config.pluginmanager.register(Elsewhere(line), "charllm-waiting")
     if too_large:
         rows = "1 row needs" if len(too_large) == 1 else f"{len(too_large)} rows need"
         line = f"charllm: {rows} more GPUs than {machine.variant} {machine.shape} has, deselected"
         config.pluginmanager.register(Elsewhere(line), "charllm-elsewhere")
+
+
+def _waiting(absent: list[pytest.Item], machine: Machine) -> str | None:
+    """What is there for an option alone: it was not given, or has nothing to do on this machine."""
+    names = [mark.kwargs["given"] for item in absent for mark in item.iter_markers(ROWS_MARK) if mark.kwargs["given"]]
+    counted = Counter(f"--charllm-{name.replace('_', '-')}" for name in names)
+    told = ", ".join(f"{count} for {option}" for option, count in counted.items())
+    what = "1 test has" if counted.total() == 1 else f"{counted.total()} tests have"
+    return f"charllm: {what} no row on {machine.variant} {machine.shape} as asked: {told}" if told else None
 
 
 def _has_no_row(item: pytest.Item) -> bool:

@@ -43,6 +43,18 @@ class Options:
     known: Path | None
     """Waivers in the place of ``known.toml``."""
     plan: bool
+    sm_clock: tuple[int, ...]
+    """MHz, of rows that are there for it; empty: none of them."""
+    soak: int | None
+    """Minutes, likewise."""
+
+    @property
+    def given(self) -> dict[str, tuple[int, ...]]:
+        """Values of scenario options that only the command line gives. Clocks go with one launch that has none."""
+        return {
+            "sm_clock": (0, *self.sm_clock) if self.sm_clock else (),
+            "soak": () if self.soak is None else (self.soak,),
+        }
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -83,6 +95,15 @@ def add_options(parser: pytest.Parser) -> None:
         help="Put a known fault into the ranks: slowdown=0.10, host-stall=0.10, memory=0.25, leak, lost-overlap, hang, "
         "crash, oom, early-exit, nan. Repeatable.",
     )  # fmt: skip
+    group.addoption(
+        "--charllm-sm-clock", action="append", default=[], metavar="MHZ[,MHZ]",
+        help="Rows of layouts against clocks (suites/test_frequency.py), at these locked SM clocks and at none. Needs "
+        "the right to lock them.",
+    )  # fmt: skip
+    group.addoption(
+        "--charllm-soak", metavar="MINUTES",
+        help="Rows of steady temperatures (suites/test_thermal.py), with windows of so many minutes.",
+    )  # fmt: skip
     group.addoption("--charllm-seed", metavar="N", default="1234", help="Seed of weights and tokens. Default: 1234.")
     group.addoption("--charllm-dir", metavar="DIR", help="Runs and local baselines. Default: .charllm in the root.")
     group.addoption(
@@ -115,7 +136,7 @@ def read_options(config: pytest.Config) -> Options:
         raise pytest.UsageError("--charllm-rules: only recorded launches are judged by other rules (--charllm-replay)")
     return Options(
         gpu=_gpus(get("charllm_gpu")),
-        microbatch=_microbatches(get("charllm_microbatch")),
+        microbatch=_sizes("--microbatch", get("charllm_microbatch"), "1,2,4"),
         assume=get("charllm_assume"),
         simulate=get("charllm_simulate"),
         tier=_one_of("--charllm-tier", get("charllm_tier"), TIERS),
@@ -130,6 +151,8 @@ def read_options(config: pytest.Config) -> Options:
         rules=rules,
         known=_file("--charllm-known", get("charllm_known"), here),
         plan=get("charllm_plan"),
+        sm_clock=_sizes("--charllm-sm-clock", get("charllm_sm_clock"), "1200,1500") or (),
+        soak=_at_least("--charllm-soak", get("charllm_soak"), 1),
     )
 
 
@@ -188,12 +211,12 @@ def _gpus(texts: list[str]) -> tuple[str, ...]:
     return () if "auto" in names else names
 
 
-def _microbatches(texts: list[str]) -> tuple[int, ...] | None:
+def _sizes(option: str, texts: list[str], example: str) -> tuple[int, ...] | None:
     if not texts:
         return None
-    sizes = [_at_least("--microbatch", text, 1) for text in _split(texts)]
+    sizes = [_at_least(option, text, 1) for text in _split(texts)]
     if not sizes:
-        raise pytest.UsageError("--microbatch: no size given; write --microbatch=1,2,4")
+        raise pytest.UsageError(f"{option}: no size given; write {option}={example}")
     return tuple(dict.fromkeys(size for size in sizes if size is not None))
 
 

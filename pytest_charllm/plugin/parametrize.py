@@ -27,6 +27,10 @@ PARAMETER = "charllm_scenario"
 ROWS_MARK = "charllm"
 ITEM_MARK = "charllm_item"
 
+Given = Mapping[str, tuple[int, ...]]
+"""Field of `Options` -> its values, as the command line gives them."""
+NOTHING: Given = {}
+
 T = TypeVar("T")
 
 
@@ -80,6 +84,7 @@ def scenarios(
     layout: str | None = None,
     speed: bool = True,
     where: Callable[[Scenario], bool] | None = None,
+    given: str = "",
     **options: Any,
 ) -> pytest.MarkDecorator:
     """Run a test once for each row that is meant for the machine at hand. May be stacked.
@@ -87,18 +92,21 @@ def scenarios(
     A row is a `Rows` table, a `Scenario`, a `Script`, or a key such as ``"llama3-1b.mb2"``. `on` narrows them to
     machines, named as in `Rows`; all but a table is otherwise meant for all. `layout` is what a `Script` spreads itself
     over (``"tp2dp4"``; default: one rank). `speed=False` judges by the strict checks alone, where the hardware is a
-    CPU; a script has none, so its speed is always judged. `where` says of a scenario whether it is wanted. `options`
-    are those of `pytest_charllm.scenario.Options` (``recompute="full"``, ``precision="fp32"``, ``compile=False``) or
+    CPU; a script has none, so its speed is always judged. `where` says of a scenario whether it is wanted. `given`
+    names an option whose values the command line gives, ``sm_clock`` or ``soak``: no row without them. `options` are
+    those of `pytest_charllm.scenario.Options` (``recompute="full"``, ``precision="fp32"``, ``compile=False``) or
     ``engine``; a tuple of values makes a row for each.
     """
     if not rows:
         raise TypeError("scenarios() needs at least one row: Rows(...), a Scenario, a Script, or a key")
     rows = tuple(_checked_row(row, layout) for row in rows)
     machines = (on,) if isinstance(on, str) else on
-    return pytest.mark.charllm.with_args(*rows, on=machines, speed=speed, where=where, options=options)
+    return pytest.mark.charllm.with_args(*rows, on=machines, speed=speed, where=where, given=given, options=options)
 
 
-def parametrize(metafunc: pytest.Metafunc, machine: Machine, microbatches: tuple[int, ...] | None) -> None:
+def parametrize(
+    metafunc: pytest.Metafunc, machine: Machine, microbatches: tuple[int, ...] | None, given: Given = NOTHING
+) -> None:
     """Give the test function its rows on this machine. One without any is left with a mark that gets it deselected.
 
     Raises `BadInput` for a row that cannot be read.
@@ -107,7 +115,7 @@ def parametrize(metafunc: pytest.Metafunc, machine: Machine, microbatches: tuple
 
     marks = list(metafunc.definition.iter_markers(ROWS_MARK))
     found: dict[str, CollectedScenario] = {}
-    for item in collect(marks, machine, microbatches):
+    for item in collect(marks, machine, microbatches, given):
         key = item.planned.scenario.key
         refuse_namesake(item.planned.scenario, found.get(key, item).planned.scenario)
         found[key] = item
@@ -127,7 +135,7 @@ def collected(item: pytest.Item) -> CollectedScenario | None:
 
 
 def collect(
-    marks: Iterable[pytest.Mark], machine: Machine, microbatches: tuple[int, ...] | None
+    marks: Iterable[pytest.Mark], machine: Machine, microbatches: tuple[int, ...] | None, given: Given = NOTHING
 ) -> Iterator[CollectedScenario]:
     """Every scenario of the marked rows on this machine, checked against the feasibility rules."""
     from pytest_charllm.campaign.settings import Planned
@@ -137,8 +145,11 @@ def collect(
 
     hardware = CATALOGUE[machine.variant]
     for mark in marks:
+        options, name = mark.kwargs["options"], mark.kwargs["given"]
+        if name:
+            options = {**options, name: given.get(name, ())}
         for row in mark.args:
-            for scenario in _scenarios(row, mark.kwargs["on"], machine, microbatches, mark.kwargs["options"]):
+            for scenario in _scenarios(row, mark.kwargs["on"], machine, microbatches, options):
                 if mark.kwargs["where"] is not None and not mark.kwargs["where"](scenario):
                     continue
                 planned = Planned(scenario, speed=mark.kwargs["speed"] or isinstance(scenario.work, Script))

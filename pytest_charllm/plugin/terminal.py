@@ -37,6 +37,7 @@ def header(suite: Suite) -> str:
 
 def write_summary(reporter: pytest.TerminalReporter, suite: Suite, exitstatus: int) -> None:
     """The table of scenarios, what asks for a hand, and where everything lies. Shown with ``-q`` too."""
+    from pytest_charllm.report.imbalance import node_lines
     from pytest_charllm.report.table import summary
     from pytest_charllm.store.paths import shown
 
@@ -45,6 +46,8 @@ def write_summary(reporter: pytest.TerminalReporter, suite: Suite, exitstatus: i
     table = summary(cases)
     if table:
         reporter.write_line(table)
+    for line in (*_fronts(cases), *node_lines(cases, suite.machine)):
+        reporter.write_line(line)
     for line in _published(suite, cases):
         reporter.write_line(line)
     for line in _notes(suite.results, exitstatus):
@@ -67,6 +70,13 @@ def _published(suite: Suite, cases: list[Case]) -> list[str]:
         return beside(cases, suite.machine.variant, published(suite.options.shipped))
     except BadInput as error:
         return [str(error)]
+
+
+def _fronts(cases: list[Case]) -> list[str]:
+    from pytest_charllm.report.pareto import fronts
+
+    table = fronts(cases)
+    return ["", table, ""] if table else []
 
 
 def _cases(results: list[Result]) -> list[Case]:

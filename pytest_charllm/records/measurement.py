@@ -67,8 +67,8 @@ class Measurement(Record, frozen=True, kw_only=True):
     values: dict[str, Value]
     start_temp_c: dict[str, float] = {}
     per_rank: dict[str, tuple[float | None, ...]] = {}
-    """Metric -> one number a rank, in rank order as `device_uuids`: of the step, the calibrations, clock and throttled
-    time. Empty of a single rank."""
+    """Metric -> one number a rank, in rank order as `device_uuids`: of the step, the calibrations, clock, core
+    temperature and throttled time. Empty of a single rank."""
     window_s: float | None = None
     workload: dict[str, str] = {}
     """Fingerprint of what was trained: "parameters", "FLOPs/token", "tokens/step", "attention", "experts",
