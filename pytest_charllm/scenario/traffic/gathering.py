@@ -8,7 +8,7 @@ used again soon. Small parameters stay whole.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
 
 from pytest_charllm.scenario.models import ModelShape, parameter_list
@@ -28,57 +28,83 @@ def persistent(size: int) -> bool:
 def gathers(shape: ModelShape, options: Options) -> list[list[str]]:
     """The parameters of every all-gather of one microbatch, in order. The small ones, which stay whole, are not here:
     they are gathered one by one after the update."""
-    sizes = {name: prod(size) for name, size in parameter_list(shape)}
     events = list(_events(shape, options.recompute))
-    uses = [layer for begins, layer in events if begins]
-    ahead = deque((name, step) for step, layer in enumerate(uses) for name in layer)
-    known_until: dict[str, int] = defaultdict(lambda: -1)
-    users: dict[str, set[Layer]] = defaultdict(set)
-    whole = {name for name, size in sizes.items() if persistent(size)}
-    found: list[list[str]] = []
-    live = step = 0
-
-    def gather(names: list[str]) -> None:
-        nonlocal live
-        if names:
-            found.append(names)
-            whole.update(names)
-            live += sum(sizes[name] for name in names)
-
+    walk = _Walk(shape, options, [layer for begins, layer in events if begins])
     for begins, layer in events:
         if begins:
-            gather([name for name in layer if name not in whole])
-            new = {name for name in layer if known_until[name] < step}
-            passed: set[str] = set()
-            while ahead and len(passed) < len(new):
-                name, at = ahead.popleft()
-                known_until[name] = at
-                passed.add(name)
-            room = min(options.live_parameters - live, options.prefetch_bucket)
-            early: list[str] = []
-            while ahead and sum(sizes[name] for name in early) < room:
-                name, at = ahead.popleft()
-                known_until[name] = max(known_until[name], at)
-                if name not in whole and name not in early:
-                    early.append(name)
-            gather(early)
-            for name in layer:
-                users[name].add(layer)
-            step += 1
+            walk.begin(layer)
         else:
-            free = {name for name in layer if not persistent(sizes[name]) and known_until[name] <= step}
-            distance = 0
-            for later in uses[step:]:
-                if distance >= options.live_parameters:
-                    break
-                free -= set(later)
-                distance += sum(sizes[name] for name in later)
-            for name in layer:
-                users[name].discard(layer)
-                if name in free and name in whole and not users[name]:
-                    whole.remove(name)
-                    live -= sizes[name]
-    return found
+            walk.end(layer)
+    return walk.found
+
+
+class _Walk:
+    """What is whole while layers begin and end; `uses`: the layers in the order in which they will begin."""
+
+    def __init__(self, shape: ModelShape, options: Options, uses: list[Layer]) -> None:
+        self.found: list[list[str]] = []
+        self._options, self._uses = options, uses
+        self._sizes = {name: prod(size) for name, size in parameter_list(shape)}
+        self._ahead = deque((name, step) for step, layer in enumerate(uses) for name in layer)
+        self._known_until: dict[str, int] = defaultdict(lambda: -1)
+        self._users: dict[str, set[Layer]] = defaultdict(set)
+        self._whole = {name for name, size in self._sizes.items() if persistent(size)}
+        self._live = self._step = 0
+
+    def begin(self, layer: Layer) -> None:
+        self._gather([name for name in layer if name not in self._whole])
+        self._pass(layer)
+        self._gather(self._early())
+        for name in layer:
+            self._users[name].add(layer)
+        self._step += 1
+
+    def end(self, layer: Layer) -> None:
+        free = self._not_used_soon(layer)
+        for name in layer:
+            self._users[name].discard(layer)
+            if name in free and name in self._whole and not self._users[name]:
+                self._whole.remove(name)
+                self._live -= self._sizes[name]
+
+    def _gather(self, names: list[str]) -> None:
+        if names:
+            self.found.append(names)
+            self._whole.update(names)
+            self._live += self._elements(names)
+
+    def _pass(self, layer: Layer) -> None:
+        """Take uses from those ahead, for as many parameters as the layer has that were not looked at so far."""
+        new = {name for name in layer if self._known_until[name] < self._step}
+        passed: set[str] = set()
+        while self._ahead and len(passed) < len(new):
+            name, at = self._ahead.popleft()
+            self._known_until[name] = at
+            passed.add(name)
+
+    def _early(self) -> list[str]:
+        """What is needed next and not whole, until the limit is reached."""
+        room = min(self._options.live_parameters - self._live, self._options.prefetch_bucket)
+        early: list[str] = []
+        while self._ahead and self._elements(early) < room:
+            name, at = self._ahead.popleft()
+            self._known_until[name] = max(self._known_until[name], at)
+            if name not in self._whole and name not in early:
+                early.append(name)
+        return early
+
+    def _not_used_soon(self, layer: Layer) -> set[str]:
+        free = {name for name in layer if not persistent(self._sizes[name]) and self._known_until[name] <= self._step}
+        distance = 0
+        for later in self._uses[self._step :]:
+            if distance >= self._options.live_parameters:
+                break
+            free -= set(later)
+            distance += self._elements(later)
+        return free
+
+    def _elements(self, names: Iterable[str]) -> int:
+        return sum(self._sizes[name] for name in names)
 
 
 def _events(shape: ModelShape, recompute: Recompute) -> Iterator[tuple[bool, Layer]]:
