@@ -65,12 +65,12 @@ def hardware_flops_per_step(scenario: Scenario) -> int:
     products = dict(_block_products(shape))
     if shape.experts and not scenario.layout.sequence_parallel:
         products["ffn.router"] *= scenario.layout.tp
-    linear = 6 * (shape.layers * sum(products.values()) + shape.vocab * shape.hidden)
+    weights = shape.layers * sum(products.values()) + shape.vocab * shape.hidden
+    linear = 6 * weights
     if shape.lora:
         down, up = _adapter_products(shape, scenario.layout.tp)
         projections = products["attn.wq"] + products["attn.wk"] + products["attn.wv"]
-        linear = 4 * (shape.layers * sum(products.values()) + shape.vocab * shape.hidden) - 2 * projections
-        linear += 6 * shape.layers * (down + up) - 2 * down
+        linear = 4 * weights - 2 * projections + 6 * shape.layers * (down + up) - 2 * down
     attention = _ATTENTION_FORWARD + _ATTENTION_BACKWARD
     if scenario.options.recompute is Recompute.FULL:
         last = "ffn.fc2" if "ffn.fc2" in products else "ffn.w2"

@@ -33,20 +33,7 @@ _AXIS = re.compile(r"(tp|pp|cp|dp)([0-9]{1,6})")
 
 def format_layout(layout: Layout) -> str:
     """The one text of a layout. Raises `BadInput` for a layout that no text can say."""
-    for name in (*AXES, "ep", "replicas"):
-        if getattr(layout, name) < 1:
-            raise BadInput(f"layout: {name} is {getattr(layout, name)}, it must be at least 1")
-    if layout.replicas > 1 and layout.sharding is not Sharding.HSDP:
-        raise BadInput(f"layout: {layout.replicas} replicas belong to hsdp, not to sharding {layout.sharding}")
-    if layout.schedule is not None and layout.schedule not in SCHEDULES:
-        raise BadInput(f"layout: schedule {layout.schedule!r} is not known; schedules: {', '.join(SCHEDULES)}")
-    if layout.virtual_stages is not None and not (layout.schedule == "interleaved-1f1b" and layout.virtual_stages > 1):
-        raise BadInput(f"layout: {layout.virtual_stages} virtual stages need interleaved-1f1b and must be at least 2")
-    if layout.gathered and not layout.sharding.is_fsdp:
-        raise BadInput(f"layout: gathered is a way of fsdp and hsdp, not of sharding {layout.sharding}")
-    if layout.stage_layers is not None and not (layout.stage_layers and min(layout.stage_layers) > 0):
-        raise BadInput(f"layout: stage_layers {layout.stage_layers} must be at least one layer each")
-
+    _check(layout)
     axes = "".join(f"{axis}{degree}" for axis in AXES if (degree := getattr(layout, axis)) > 1)
     parts = [axes or "dp1"]
     if layout.ep > 1:
@@ -93,6 +80,22 @@ def alternating_stages(layers: int, stages: int) -> tuple[int, ...]:
     if min(depths) < 1:
         raise BadInput(f"{layers} layers do not alternate over {stages} stages: each needs a layer, got {depths}")
     return tuple(depths)
+
+
+def _check(layout: Layout) -> None:
+    for name in (*AXES, "ep", "replicas"):
+        if getattr(layout, name) < 1:
+            raise BadInput(f"layout: {name} is {getattr(layout, name)}, it must be at least 1")
+    if layout.replicas > 1 and layout.sharding is not Sharding.HSDP:
+        raise BadInput(f"layout: {layout.replicas} replicas belong to hsdp, not to sharding {layout.sharding}")
+    if layout.schedule is not None and layout.schedule not in SCHEDULES:
+        raise BadInput(f"layout: schedule {layout.schedule!r} is not known; schedules: {', '.join(SCHEDULES)}")
+    if layout.virtual_stages is not None and not (layout.schedule == "interleaved-1f1b" and layout.virtual_stages > 1):
+        raise BadInput(f"layout: {layout.virtual_stages} virtual stages need interleaved-1f1b and must be at least 2")
+    if layout.gathered and not layout.sharding.is_fsdp:
+        raise BadInput(f"layout: gathered is a way of fsdp and hsdp, not of sharding {layout.sharding}")
+    if layout.stage_layers is not None and not (layout.stage_layers and min(layout.stage_layers) > 0):
+        raise BadInput(f"layout: stage_layers {layout.stage_layers} must be at least one layer each")
 
 
 def _parse_axes(axes: str, text: str) -> dict[str, int]:

@@ -1,8 +1,8 @@
 """Memory need of a scenario per GPU: an estimate, to refuse what cannot fit.
 
-It is within 10 % of the six peaks it was held against so far, all on one H200. It knows nothing
-of fragmentation, communication buffers and the CUDA context, and it assumes fused attention. Activations are counted
-in the manner of Korthikanti et al. (2022), for the tensors that our decoders keep.
+It is within 10 % of the six peaks it was held against so far, all on one H200. It knows nothing of fragmentation,
+communication buffers and the CUDA context, and it assumes fused attention. Activations are counted in the manner of
+Korthikanti et al. (2022), for the tensors that our decoders keep.
 """
 
 from __future__ import annotations
@@ -98,19 +98,7 @@ def _need_at(scenario: Scenario, place: int) -> MemoryNeed:
         shape, options.recompute, options.compile, element, exchanged=layout.cp > 1 and not layout.ring
     )
     activations = tokens * (kept_at_once * layers * kept + working) / layout.tp
-    head = shape.vocab / layout.tp
-    if options.chunked_loss:
-        # Beside a chunk's logits both gradients wait for the backward pass, that of the head summed in fp32.
-        logits = chunk_tokens(round(tokens)) * head * _bytes_per_logit(options.compile, element)
-        logits += shape.hidden * tokens * element
-        if not shape.lora:
-            logits += shape.hidden * head * (_GRADIENT + (element if element < _GRADIENT else 0))
-    else:
-        logits = tokens * head * _bytes_per_logit(options.compile, element)
-        if layout.schedule == "gpipe":
-            logits += (microbatches - 1) * tokens * head * (element if options.compile else 4)
-    if not last:
-        logits = 0.0
+    logits = _logits(scenario, tokens, microbatches) if last else 0.0
 
     gradients_first = scenario.accumulation > 1 or (layout.dp > 1 and layout.sharding not in _FULLY_SHARDED)
     passing = gradients + activations + logits if gradients_first else max(gradients, activations + logits)
@@ -158,6 +146,23 @@ def _shard(dense: float, experts: float, layout: Layout) -> float:
     so only dp / ep of them hold the same ones."""
     ranks = layout.batch_ranks / layout.replicas
     return dense / ranks + experts / max(ranks / layout.ep, 1)
+
+
+def _logits(scenario: Scenario, tokens: float, microbatches: int) -> float:
+    """Bytes of the last stage's logits and what the loss makes of them, for `tokens` of a microbatch on this rank."""
+    shape, options, element = shape_of(scenario), scenario.options, scenario.element_bytes
+    head = shape.vocab / scenario.layout.tp
+    if options.chunked_loss:
+        # Beside a chunk's logits both gradients wait for the backward pass, that of the head summed in fp32.
+        logits = chunk_tokens(round(tokens)) * head * _bytes_per_logit(options.compile, element)
+        logits += shape.hidden * tokens * element
+        if not shape.lora:
+            logits += shape.hidden * head * (_GRADIENT + (element if element < _GRADIENT else 0))
+        return logits
+    logits = tokens * head * _bytes_per_logit(options.compile, element)
+    if scenario.layout.schedule == "gpipe":
+        logits += (microbatches - 1) * tokens * head * (element if options.compile else 4)
+    return logits
 
 
 def _bytes_per_logit(compiled: bool, element: int) -> int:

@@ -207,8 +207,8 @@ def shape_of(scenario: Scenario) -> ModelShape:
 
 def trainable_parameters(scenario: Scenario) -> int:
     """Of the whole model, before any sharding: all, or those of the adapters."""
-    it = shape_of(scenario)
-    return sum(prod(size) for name, size in parameter_list(it) if is_trained(it, name))
+    trained = shape_of(scenario)
+    return sum(prod(size) for name, size in parameter_list(trained) if is_trained(trained, name))
 
 
 def sequence(scenario: Scenario) -> int:
