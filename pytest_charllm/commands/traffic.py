@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from pytest_charllm.commands import OK
+from pytest_charllm.errors import BadInput
 from pytest_charllm.measure.traffic import AxisTraffic, axis_traffic, curves_of
 from pytest_charllm.records import Measurement
 from pytest_charllm.report.numbers import MIB, seconds, significant, size
@@ -21,13 +22,17 @@ RIGHT = HEADERS[3:-1]
 def run_traffic(options: argparse.Namespace) -> int:
     """One rank's calls in one step. Raises `BadInput` for a key that cannot be read, and one whose traffic is not
     predicted."""
+    scenarios = {key: parse_key(key) for key in options.keys}
+    for key, scenario in scenarios.items():
+        if not 0 <= options.rank < scenario.layout.world:
+            raise BadInput(f"--rank: {key} has ranks 0 to {scenario.layout.world - 1}, asked {options.rank}")
     run = RunDirectory.open(options.root, options.run)
     measured: dict[Scenario, list[Measurement]] = {}
     for key in run.scenario_keys():
         for launch in run.launches(key)[:1]:
             measured[launch.scenario] = run.measurements(key)
     curves = curves_of(measured)
-    rows = [row for key in options.keys for row in _rows(key, axis_traffic(parse_key(key), curves, rank=options.rank))]
+    rows = [row for key in scenarios for row in _rows(key, axis_traffic(scenarios[key], curves, rank=options.rank))]
     print(grid(HEADERS, rows, RIGHT, last_width=30) or "one rank alone calls nothing")
     told = ", ".join(f"{op} between {ranks}" for op, ranks in sorted(curves)) or NONE
     print(f"\nrank {options.rank}, one step; curves of run {run.id}: {told}")

@@ -136,6 +136,7 @@ def _steps_s(instants_ns: Sequence[int]) -> list[float]:
 
 
 def _tokens(marks: StepMarks, begin: int, end: int) -> int | None:
-    """Mean over the steps of the window: each call says those of the step it ends."""
+    """Mean over the steps of the window: each call says those of the step it ends. None where nothing says any: with
+    none at all there is no rate, and no energy of one."""
     told = marks.tokens[begin + 1 : end + 1]
-    return round(statistics.fmean(told)) if told else None
+    return round(statistics.fmean(told)) or None if told else None

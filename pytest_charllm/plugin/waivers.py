@@ -15,6 +15,7 @@ the test is red again.
 from __future__ import annotations
 
 import datetime
+import math
 import tomllib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -72,13 +73,14 @@ def waive(
 def _read(path: Path) -> tuple[Waiver, ...]:
     try:
         entries = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File).known
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError, OSError) as error:
         raise BadInput(f"{path}: {error}") from None
     for number, waiver in enumerate(entries, 1):
         if waiver.metric not in METRICS:
             raise BadInput(f"{path}: entry {number}: metric {waiver.metric!r} is none of {', '.join(METRICS)}")
-        if not waiver.delta > 0 or not waiver.ticket.strip():
-            raise BadInput(f"{path}: entry {number}: delta must be above 0 and ticket must say where it is followed up")
+        if not 0 < waiver.delta < math.inf or not waiver.ticket.strip():
+            told = "delta must be above 0 and finite, and ticket must say where it is followed up"
+            raise BadInput(f"{path}: entry {number}: {told}")
     return entries
 
 

@@ -43,3 +43,10 @@ def test_a_key_that_is_none_is_one_line(
     gpu_run()
     assert main(["traffic", "llama3-1b"]) == 2
     assert "no mb<N>" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rank", ["2", "-1"])
+def test_a_rank_that_there_is_not(rank: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its calls were made up, and printed like those of any other."""
+    assert main(["traffic", "tiny-llama.pp2.mb1", "--rank", rank]) == 2
+    assert f"--rank: tiny-llama.pp2.mb1 has ranks 0 to 1, asked {rank}" in capsys.readouterr().err

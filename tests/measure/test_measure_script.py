@@ -75,9 +75,10 @@ def test_numbers_of_a_script_on_a_cpu(make: SimpleNamespace) -> None:
     assert measurement.semantics == {"step_time": "marks, host clock", "tokens_per_step": "told by the script"}
 
 
-def test_unknown_tokens_leave_step_time_and_a_line(make: SimpleNamespace) -> None:
-    """Tokens per second of a guessed batch would look like any other number."""
-    measurement = on_cpu(make, {"marks": marks([0.1] * (WARMUP + WINDOW))})
+@pytest.mark.parametrize("tokens", [None, 0])
+def test_unknown_tokens_leave_step_time_and_a_line(make: SimpleNamespace, tokens: int | None) -> None:
+    """Tokens per second of a guessed batch would look like any other number; joules over none are no number at all."""
+    measurement = on_cpu(make, {"marks": marks([0.1] * (WARMUP + WINDOW), tokens=tokens)})
 
     assert measurement.number("step_time") == pytest.approx(0.1)
     assert measurement.values["throughput"].reason == "tokens per step are not known"

@@ -71,6 +71,7 @@ def test_regression_without_moved_metric_is_never_waived():
             "entry 1: metric 'speed'",
         ),
         ('[[known]]\nscenario="a"\nmetric="mfu"\ndelta=0\nuntil=2026-01-01\nticket="b"\n', "entry 1: delta"),
+        ('[[known]]\nscenario="a"\nmetric="mfu"\ndelta=inf\nuntil=2026-01-01\nticket="b"\n', "above 0 and finite"),
         ('[[known]]\nscenario="a"\nmetric="mfu"\ndelta=0.1\nuntil=2026-01-01\nticket=" "\n', "ticket must say"),
         ('[[known]]\nscenario="a"\nmetric="mfu"\ndelta=0.1\nuntil="soon"\nticket="b"\n', "until"),
     ],
@@ -82,6 +83,13 @@ def test_bad_file_names_itself(tmp_path, text, says):
     with pytest.raises(BadInput, match=r"known\.toml") as error:
         read_waivers([path])
     assert says in str(error.value)
+
+
+def test_file_that_cannot_be_read_is_told(tmp_path):
+    """A traceback of pytest's own, before the first test."""
+    (tmp_path / "known.toml").symlink_to("/proc/self/mem")  # a file, and no permission is enough to read its begin
+    with pytest.raises(BadInput, match=r"known\.toml"):
+        read_waivers([tmp_path / "known.toml"])
 
 
 def test_no_file_is_no_waiver(tmp_path):

@@ -155,6 +155,8 @@ class _Reading:
             tokens, why = self.reader.tokens(series.sequences)
         else:
             tokens, why = None, f"the batch grows from {series.other_sequences} to {series.sequences} sequences"
+        if tokens is not None and tokens <= 0:
+            tokens, why = None, f"{tokens} tokens a step are none ({why})"
         tokens_per_s = tuple(series.tokens_per_s[first:]) if len(series.tokens_per_s) == len(series.steps) else ()
         return LogSteps(
             path=self.where,

@@ -211,6 +211,16 @@ def test_a_batch_that_grows_has_no_tokens(read_bytes: Read) -> None:
     assert "grows from 8 to 16" in log.tokens_why
 
 
+def test_a_batch_of_nothing_has_no_tokens(read_bytes: Read) -> None:
+    """It was a throughput of 0, judged as such."""
+    log = read_bytes(("  seq_length ...... 4096\n" + megatron(*range(1, 40), batch=0)).encode())
+    assert isinstance(log, LogSteps)
+    assert (log.tokens_per_step, log.tokens_why) == (
+        None,
+        "0 tokens a step are none (global batch size 0 x seq_length 4096)",
+    )
+
+
 def test_memory_is_bounded(read_bytes: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     """A month of steps: the first ones are kept, and the log says so."""
     monkeypatch.setattr(series, "MOST_ENTRIES", 25)
