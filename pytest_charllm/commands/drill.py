@@ -21,10 +21,13 @@ from pytest_charllm.records import (
     Judgement,
     Verdict,
     timestamp,
+    why_missing,
 )
 from pytest_charllm.records.faults import (
     LEAK,
     LEAKED,
+    LOST_OVERLAP,
+    MEMORY,
     format_fault,
     parse_fault,
 )
@@ -32,6 +35,8 @@ from pytest_charllm.scenario import Scenario, Sharding
 
 SHOWN_BY = {LEAK: "growing"}
 """Faults that no metric of a short window shows, and the finding that does."""
+MOVES = {MEMORY: "peak_memory", LOST_OVERLAP: "cost_wall"}
+"""Faults that a metric of their own would show; the second on a CPU, whose CPU time knows no waiting."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +83,11 @@ def drill(
     evidence, judgement = _judged(scenario, injected, launcher)
     requested = LEAKED if fault.name == LEAK and fault.value is None else fault.value
     achieved = _achieved(evidence, fault)
-    return drilled(
+    done = drilled(
         format_fault(fault), _amount(fault.name, requested), _amount(fault.name, achieved), judgement,
         SHOWN_BY.get(fault.name),
     )  # fmt: skip
+    return done if done.seen else replace(done, told=_blind(fault, evidence, judgement) or done.told)
 
 
 def drilled(fault: str, requested: str, achieved: str, judgement: Judgement, finding: str | None = None) -> Drill:
@@ -111,6 +117,16 @@ def _seen(judgement: Judgement, finding: str | None) -> str:
         more = f" and {len(red) - 1} more" if len(red) > 1 else ""
         return f"{name(red[0].metric)} {moved(red[0].metric, red[0].change or 0.0)}{more}"
     return f"finding {finding}" if any(each.kind == finding for each in judgement.findings) else ""
+
+
+def _blind(fault: Fault, evidence: Evidence, judgement: Judgement) -> str:
+    """Why the metric that would show it says nothing; "" where it was judged."""
+    metric = MOVES.get(fault.name, "")
+    row = next((row for row in judgement.metrics if row.metric == metric), None)
+    on_gpu = any(launch.device_uuids for launch in evidence.measurements)
+    if not metric or (metric == "cost_wall" and on_gpu) or (row is not None and row.change is not None):
+        return ""
+    return f"{name(metric)}: {row.reason if row is not None else why_missing(evidence.measurements, metric)}"
 
 
 def _why_missed(judgement: Judgement) -> str:

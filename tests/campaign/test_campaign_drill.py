@@ -28,6 +28,8 @@ def test_seen_and_missed(lab: Any, make: SimpleNamespace) -> None:
     missed = drill(TINY, settings, SLOWDOWN, clean, lab.launcher)
     assert (missed.seen, missed.launches, missed.achieved) == ("", 1, "")
     assert missed.told.startswith("Gate A +0.0 % (tolerance 5.0 %")
+    blind = drill(TINY, settings, parse_fault("memory=0.25"), clean, lab.launcher)
+    assert (blind.seen, blind.told) == ("", "peak memory: rank 0 reports none")
     lab.launcher.endings["*"] = make.Ending(slowdown=0.10)
     seen = drill(TINY, settings, SLOWDOWN, clean, lab.launcher)
     assert seen.seen.startswith("Gate A +10.0 %")
