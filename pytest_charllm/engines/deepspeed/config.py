@@ -11,8 +11,8 @@ from pytest_charllm.scenario.traffic.zero import STAGE
 _NEVER = 10**9
 
 
-def stage(scenario: Scenario) -> int:
-    """The ZeRO stage."""
+def zero_stage(scenario: Scenario) -> int:
+    """Of ZeRO: 0, where nothing is sharded, to 3."""
     return STAGE[scenario.layout.sharding]
 
 
@@ -20,11 +20,11 @@ def config(scenario: Scenario, max_grad_norm: float) -> dict[str, Any]:
     """What `deepspeed.initialize` is given."""
     options = scenario.options
     zero: dict[str, Any] = {
-        "stage": stage(scenario),
+        "stage": zero_stage(scenario),
         "overlap_comm": options.overlap,
         "reduce_bucket_size": options.reduce_bucket,
     }
-    if stage(scenario) == 3:
+    if zero_stage(scenario) == 3:
         zero |= {
             "stage3_prefetch_bucket_size": options.prefetch_bucket,
             "stage3_max_live_parameters": options.live_parameters,

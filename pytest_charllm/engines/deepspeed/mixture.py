@@ -55,7 +55,7 @@ class Mixture(nn.Module):
         return out, torch.stack([copies.to(x.device, torch.float32), probabilities.sum(dim=0)])
 
 
-def place_of(name: str, ep: Axis, experts: int) -> tuple[str, int | None]:
+def full_name_of(name: str, ep: Axis, experts: int) -> tuple[str, int | None]:
     """(name in `parameter_list`, which expert's part of it): of a parameter's name in the module of one rank."""
     if name.endswith(_ROUTER):
         return f"{name.removesuffix(_ROUTER)}ffn.router.weight", None

@@ -9,8 +9,8 @@ import torch
 from deepspeed import zero
 from torch import nn
 
-from pytest_charllm.engines.deepspeed.config import stage
-from pytest_charllm.engines.deepspeed.mixture import Mixture, place_of
+from pytest_charllm.engines.deepspeed.config import zero_stage
+from pytest_charllm.engines.deepspeed.mixture import Mixture, full_name_of
 from pytest_charllm.engines.native.model import Block, Decoder
 from pytest_charllm.engines.native.parallelize import check_compiler
 from pytest_charllm.engines.native.weights import full_parameter
@@ -34,8 +34,7 @@ def build(
 
     Raises `NoCompiler`.
     """
-    partitioned = stage(scenario) == 3
-    if partitioned:
+    if zero_stage(scenario) == 3:
         with zero.Init(config_dict_or_path=config), torch.device(world.device):
             model = Decoder(shape, stage=part)
     else:
@@ -64,7 +63,7 @@ def build(
 @torch.no_grad()
 def _fill(model: Decoder, world: World, seed: int, generator_device: torch.device) -> None:
     for name, parameter in model.named_parameters():
-        full_name, expert = place_of(name, world.mesh.ep, model.shape.experts)
+        full_name, expert = full_name_of(name, world.mesh.ep, model.shape.experts)
         values = full_parameter(model.shape, full_name, seed, generator_device)
         if expert is not None:
             values = values[expert]

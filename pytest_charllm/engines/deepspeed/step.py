@@ -9,7 +9,6 @@ from typing import Any
 
 import deepspeed
 import torch
-import torch.nn.functional as F  # noqa: N812
 from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
 from deepspeed.runtime.utils import clip_grad_norm_
 from torch import Tensor
@@ -21,7 +20,10 @@ from pytest_charllm.engines.deepspeed.pipeline import pipeline
 from pytest_charllm.engines.deepspeed.traffic import logging_collectives
 from pytest_charllm.engines.native.data import Batches
 from pytest_charllm.engines.native.gradients import MAX_GRAD_NORM
+from pytest_charllm.engines.native.loss import cross_entropy
+from pytest_charllm.engines.native.mesh import Axis
 from pytest_charllm.engines.native.optimizer import adamw
+from pytest_charllm.engines.native.tensor import Region
 from pytest_charllm.engines.native.world import World
 from pytest_charllm.records import Collective, RankRequest
 from pytest_charllm.scenario.models import ModelShape
@@ -41,6 +43,7 @@ class Step:
         settings = config(scenario, MAX_GRAD_NORM)
         make = partial(build, scenario, shape, seq, world, settings, request.seed, generator_device)
         self._pipelined = scenario.layout.pp > 1
+        self._whole = Region(Axis())
         self._cross_entropy = torch.compile(cross_entropy) if scenario.options.compile else cross_entropy
         module = pipeline(scenario.layout, shape, make, self._loss) if self._pipelined else make()
         self.parameter_count = count_parameters(module, scenario, world)
@@ -81,7 +84,8 @@ class Step:
         return loss.detach()
 
     def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        return self._poisoned(self._cross_entropy(logits, targets))
+        """Of the last stage of a pipeline, whose logits are whole on every rank."""
+        return self._poisoned(self._cross_entropy(logits, targets, self._whole))
 
     def _poisoned(self, loss: Tensor) -> Tensor:
         return loss * float("nan") if self._poison else loss
@@ -89,8 +93,3 @@ class Step:
     def _clip(self) -> None:
         engine = self._engine
         self._norm = clip_grad_norm_(engine.module.parameters(), engine.gradient_clipping(), mpu=engine.mpu)
-
-
-def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Of a pipeline's last stage: mean over all tokens, in fp32."""
-    return F.cross_entropy(logits.float(), targets.flatten())
