@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+from collections.abc import Sequence
 
 import torch
 from msgspec import structs
@@ -35,9 +36,7 @@ def run(setup: Setup, progress: Progress) -> RankReport:
         progress("window", step=index + 1)
     mean_losses = world.mean(torch.stack(losses))
     grad_norms = world.mean(torch.stack(norms))
-    for index, (loss_value, norm_value) in enumerate(zip(mean_losses, grad_norms, strict=True)):
-        if not (math.isfinite(loss_value) and math.isfinite(norm_value)):
-            raise NonFinite(f"the loss is {loss_value} and the gradient norm {norm_value} at diagnostic step {index}")
+    _check_finite(mean_losses, grad_norms)
     # Counted in a step of its own, uncompiled: dispatch modes see into no compiled graph.
     with (
         torch.compiler.set_stance("force_eager"),
@@ -63,3 +62,9 @@ def run(setup: Setup, progress: Progress) -> RankReport:
         collectives=collectives(),
         flops_per_step=flops_per_step,
     )
+
+
+def _check_finite(losses: Sequence[float], norms: Sequence[float]) -> None:
+    for index, (loss, norm) in enumerate(zip(losses, norms, strict=True)):
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise NonFinite(f"the loss is {loss} and the gradient norm {norm} at diagnostic step {index}")
