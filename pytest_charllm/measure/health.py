@@ -38,6 +38,9 @@ _CAUSE_SHARE = 0.01
 LOCKED_CLOCK = 0.97
 """Below this share of its highest clock, standing still with nothing throttling it, a clock was locked by somebody."""
 
+HELD_CLOCK = 0.02
+"""A locked clock is one of the driver's own steps, some 15 MHz apart: as near to the asked one."""
+
 
 class Health(NamedTuple):
     """Why nothing may be judged, or None; what makes it no baseline; what is worth a line."""
@@ -52,7 +55,7 @@ def health(launch: Launch, trace: Trace | None, windows: Sequence[DeviceWindow])
     refused = mixed_drivers(launch)
     if trace is None:
         return Health(refused, [], [])
-    told = _admission(trace, windows)
+    told = _admission(trace, windows, launch.scenario.options.sm_clock)
     refused = spoiled(trace, windows) or told.refused or suspended(trace, windows) or refused
     notes = [*told.notes, *slow_devices(windows), *sampler_findings(trace)]
     return Health(refused, [*told.taints, *troubles(trace, windows)], notes)
@@ -64,8 +67,8 @@ def mixed_drivers(launch: Launch) -> str | None:
     return f"ranks ran on different drivers: {' and '.join(drivers)}" if len(drivers) > 1 else None
 
 
-def _admission(trace: Trace, windows: Sequence[DeviceWindow]) -> Health:
-    """What the devices said of themselves before the load."""
+def _admission(trace: Trace, windows: Sequence[DeviceWindow], asked_mhz: int) -> Health:
+    """What the devices said of themselves before the load, and whether their clocks are those of the scenario."""
     told: dict[Level, list[str]] = {level: [] for level in Level}
     starts = {line.uuid: line.values for line in trace.snapshots if line.when == "start"}
     for window in windows:
@@ -73,7 +76,10 @@ def _admission(trace: Trace, windows: Sequence[DeviceWindow]) -> Health:
         state = State(window.line, starts.get(window.uuid, {}), sensors, alone=len(windows) == 1)
         for remark in remarks(state):
             told[remark.level].append(f"{window.uuid}: {remark.text} (see {remark.command})")
-        if (locked := _locked(window, state)) is not None:
+        if asked_mhz:
+            if (unheld := _unheld(window, asked_mhz)) is not None:
+                told[unheld[0]].append(unheld[1])
+        elif (locked := _locked(window, state)) is not None:
             told[Level.TAINTED].append(locked)
     taints, notes = (
         [Finding(kind="preflight", text=text) for text in told[level]] for level in (Level.TAINTED, Level.ADMITTED)
@@ -94,6 +100,15 @@ def _locked(window: DeviceWindow, state: State) -> str | None:
     shown = f"see {state.show('clocks')}; nvidia-smi -rgc unlocks"
     stands = f"SM clock stands at {mean_mhz:,.0f} of {highest_mhz:,.0f} MHz"
     return f"{window.uuid}: {stands} and nothing throttles it: locked ({shown})"
+
+
+def _unheld(window: DeviceWindow, asked_mhz: int) -> tuple[Level, str] | None:
+    """A clock above the locked one: the lock did not hold. One below it is the card's answer: a cap, or heat."""
+    mean_mhz = power.sm_clock(window).value
+    if mean_mhz is None or abs(mean_mhz / asked_mhz - 1) <= HELD_CLOCK:
+        return None
+    text = f"{window.uuid}: SM clock of {mean_mhz:,.0f} MHz on average, locked to {asked_mhz:,}"
+    return (Level.TAINTED if mean_mhz > asked_mhz else Level.ADMITTED), text
 
 
 def troubles(trace: Trace, windows: Sequence[DeviceWindow]) -> list[Finding]:

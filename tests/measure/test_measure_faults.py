@@ -341,6 +341,24 @@ def test_a_locked_clock_taints(make: SimpleNamespace, highest: float, share: flo
     assert ("SM clock stands at 1,500 of 1,980 MHz" in (measurement.reason or "")) is locked
 
 
+@pytest.mark.parametrize(
+    ("asked", "validity", "told"),
+    [(1500, Validity.VALID, False), (1200, Validity.TAINTED, True), (1800, Validity.VALID, True)],
+)
+def test_a_clock_that_the_scenario_locks_is_held_to_it(
+    make: SimpleNamespace, asked: int, validity: Validity, told: bool
+) -> None:
+    """Tainted for the lock that was asked for, it could never go on record; and above it there is no lock at all."""
+    silent = {q: (lambda t: 0.0) for q in make.healthy() if q.startswith("throttle_")}
+    trace = replace(make.trace(make.healthy() | silent), snapshots=snapshot({"sm_clock_max_mhz": 1980.0}))
+    scenario = make.scenario()
+    locked = replace(scenario, options=replace(scenario.options, sm_clock=asked))
+    measurement = measure(make.launch(scenario=locked), trace, make.machine())
+    assert measurement.validity is validity
+    texts = [finding.text for finding in measurement.findings]
+    assert any(text.endswith(f"SM clock of 1,500 MHz on average, locked to {asked:,}") for text in texts) is told
+
+
 def test_mixed_drivers_are_invalid(make: SimpleNamespace) -> None:
     """A node that missed the update slows all others, and neither driver could be blamed."""
     ranks = [make.report(0, 2, software=Stack(driver="580.1")), make.report(1, 2, software=Stack(driver="570.2"))]
