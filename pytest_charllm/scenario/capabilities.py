@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from pytest_charllm.scenario.layout import SCHEDULES
+from pytest_charllm.scenario.layout import AXES, SCHEDULES
 from pytest_charllm.scenario.models import Family, shape
 from pytest_charllm.scenario.spec import (
     COLLECTIVE_ENGINE,
@@ -74,6 +74,10 @@ ENGINES: dict[str, Engine] = {
 }
 
 
+_LAYOUT_SWITCHES = ("gathered", "sequence_parallel", "ring", "virtual_stages")
+_OPTION_SWITCHES = ("overlap", "distributed_optimizer", "lora", "chunked_loss", "real_routing")
+
+
 def unsupported(scenario: Scenario) -> str | None:
     """The first thing asked for that the scenario's engine does not do, as one line; None where it does everything."""
     if isinstance(scenario.work, Script):
@@ -84,7 +88,7 @@ def unsupported(scenario: Scenario) -> str | None:
     if engine is None:
         return f"{scenario.engine!r} is not known; engines: {', '.join(ENGINES)}"
     layout, options = scenario.layout, scenario.options
-    for axis in ("tp", "pp", "cp", "dp", "ep"):
+    for axis in (*AXES, "ep"):
         degree = getattr(layout, axis)
         if degree > 1 and axis not in engine.axes:
             return f"{engine.name} does not do {axis} (asked {axis}{degree})"
@@ -102,18 +106,9 @@ def unsupported(scenario: Scenario) -> str | None:
     for words, names in ((layout, _LAYOUT_SWITCHES), (options, _OPTION_SWITCHES)):
         for name in names:
             value = getattr(words, name)
-            if value != _default(words, name) and name not in engine.switches:
+            if value != getattr(type(words)(), name) and name not in engine.switches:
                 return f"{engine.name} does not do {name.replace('_', ' ')} (asked {value})"
     return None
-
-
-_LAYOUT_SWITCHES = ("gathered", "sequence_parallel", "ring", "virtual_stages")
-_OPTION_SWITCHES = ("overlap", "distributed_optimizer", "lora", "chunked_loss", "real_routing")
-
-
-def _default(words: Layout | Options, name: str) -> object:
-    fields = {field.name: field.default for field in msgspec.structs.fields(type(words))}
-    return fields[name]
 
 
 def _unsupported_script(scenario: Scenario) -> str | None:

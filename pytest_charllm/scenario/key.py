@@ -92,21 +92,8 @@ def format_key(scenario: Scenario) -> str:
     if isinstance(scenario.work, Collective):
         return collective_key(scenario.work, scenario.layout)
     scenario = canonical(scenario)
+    _check(scenario)
     work, options = scenario.training, scenario.options
-    for name in ("microbatch", "global_batch", "seq"):
-        if (value := getattr(work, name)) is not None and value < 1:
-            raise BadInput(f"{name} is {value}, it must be at least 1")
-    for name in ("sm_clock", "soak"):
-        if (value := getattr(options, name)) < 0:
-            raise BadInput(f"{name} is {value}, it must be at least 1, or 0 for none")
-    if options.lora < 0:
-        raise BadInput(f"lora is {options.lora}, it must be at least 1, or 0 for none")
-    for word, name in _BUCKETS.items():
-        if (size := getattr(options, name)) < (least := int(name == "reduce_bucket")):
-            raise BadInput(f"{word} is {size} elements, it must be at least {least}")
-    if scenario.engine not in ENGINES:
-        raise BadInput(f"engine {scenario.engine!r} is not known; engines: {', '.join(ENGINES)}")
-
     tokens = [work.model]
     if work.layers is not None:
         tokens.append(f"{work.layers}L")
@@ -138,6 +125,22 @@ def format_key(scenario: Scenario) -> str:
     if scenario.engine != DEFAULT_ENGINE:
         tokens.append(scenario.engine)
     return _of_bounded_length(".".join(tokens))
+
+
+def _check(scenario: Scenario) -> None:
+    """Raise `BadInput` for a number or an engine that no key has."""
+    work, options = scenario.training, scenario.options
+    for name in ("microbatch", "global_batch", "seq"):
+        if (value := getattr(work, name)) is not None and value < 1:
+            raise BadInput(f"{name} is {value}, it must be at least 1")
+    for name in ("lora", "sm_clock", "soak"):
+        if (value := getattr(options, name)) < 0:
+            raise BadInput(f"{name} is {value}, it must be at least 1, or 0 for none")
+    for word, name in _BUCKETS.items():
+        if (size := getattr(options, name)) < (least := int(name == "reduce_bucket")):
+            raise BadInput(f"{word} is {size} elements, it must be at least {least}")
+    if scenario.engine not in ENGINES:
+        raise BadInput(f"engine {scenario.engine!r} is not known; engines: {', '.join(ENGINES)}")
 
 
 def _of_bounded_length(key: str) -> str:
