@@ -29,7 +29,9 @@ def value(metric: str, number: float | None) -> str:
 
 
 def seconds(duration_s: float) -> str:
-    """``93.1 ms`` below a second, else ``12.4 s``."""
+    """``93.1 ms`` below a second, ``12.0 us`` below a millisecond, else ``12.4 s``."""
+    if 0 < abs(duration_s) < 1e-3:
+        return f"{significant(1e6 * duration_s)} us"
     return f"{significant(1e3 * duration_s)} ms" if abs(duration_s) < 1 else f"{significant(duration_s)} s"
 
 

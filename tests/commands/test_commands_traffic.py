@@ -29,8 +29,8 @@ def test_pipelines_with_and_without_tensor_parallelism(
     assert lines[0].split()[:7] == ["scenario", "axis", "operation", "ranks", "calls", "mean", "message"]
     sends = [line.split() for line in lines if " send " in line]
     assert [words[-7:] for words in sends] == [
-        ["64.0", "KiB", "0.205", "100", "%", "0.320", "ms"],
-        ["32.0", "KiB", "0.205", "100", "%", "0.160", "ms"],
+        ["64.0", "KiB", "0.205", "100", "%", "320", "us"],
+        ["32.0", "KiB", "0.205", "100", "%", "160", "us"],
     ]
     assert any("all-gather" in line and "no curve of all-gather between" in line for line in lines)
     assert lines[-1] == f"rank 0, one step; curves of run {run.id}: p2p between 2"
