@@ -78,7 +78,8 @@ def _deselect(config: pytest.Config, items: list[pytest.Item], machine: Machine)
 
 def _waiting(absent: list[pytest.Item], machine: Machine) -> str | None:
     """What is there for an option alone: it was not given, or has nothing to do on this machine."""
-    names = [mark.kwargs["given"] for item in absent for mark in item.iter_markers(ROWS_MARK) if mark.kwargs["given"]]
+    given = [{mark.kwargs["given"] for mark in item.iter_markers(ROWS_MARK)} - {""} for item in absent]
+    names = [name for each in given for name in sorted(each)]
     counted = Counter(f"--charllm-{name.replace('_', '-')}" for name in names)
     told = ", ".join(f"{count} for {option}" for option, count in counted.items())
     what = "1 test has" if counted.total() == 1 else f"{counted.total()} tests have"

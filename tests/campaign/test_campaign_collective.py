@@ -25,7 +25,7 @@ KEY = "all-reduce.dp2.upto1kib"
 
 @pytest.fixture
 def sweeps(lab, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Ids of the launches, each of which ends with a sweep of both ranks: wrong on rank 1 once the list holds "wrong"."""
+    """Ids of the launches, each of which ends with both ranks' sweeps: wrong on rank 1 once the list holds "wrong"."""
     seen: list[str] = []
 
     def run(request, on_progress=None) -> Launch:

@@ -12,6 +12,7 @@ def test_clocks(measured):
     measured.check()
 
 @scenarios(Rows("llama3-1b", {"*:1x1": "dp1"}), given="soak")
+@scenarios(Rows("llama3-8b", {"*:1x8": "dp8+fsdp"}), given="soak")
 def test_soak(measured):
     measured.check()
 
