@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pytest_charllm.campaign.settings import CampaignProgress, Settings
 from pytest_charllm.commands import OK, REFUSED
-from pytest_charllm.commands.drill import Drill, drill, drilled, drills_for, reference
-from pytest_charllm.commands.simulated_drill import DRILLS, SimulatedDrill, run_simulated
-from pytest_charllm.devices.find import cpu_machine, find_machine
 from pytest_charllm.errors import BadInput
 from pytest_charllm.hardware.catalogue import CATALOGUE
 from pytest_charllm.records import tier
@@ -20,6 +17,11 @@ from pytest_charllm.report.text import grid
 from pytest_charllm.scenario.feasibility import infeasible
 from pytest_charllm.scenario.key import parse_key
 from pytest_charllm.store.paths import shown
+
+if TYPE_CHECKING:
+    from pytest_charllm.campaign.settings import CampaignProgress
+    from pytest_charllm.commands.drill import Drill
+    from pytest_charllm.commands.simulated_drill import SimulatedDrill
 
 TINY = "tiny-llama.dp2.mb2.fp32.eager"
 """Small enough for any CPU, and of two ranks, so that every fault has a place in it."""
@@ -30,6 +32,8 @@ HEADERS = ("fault", "requested", "achieved", "verdict", "by", "launches", "told"
 
 def run_inject(options: argparse.Namespace) -> int:
     """Exit code 1 when a fault was missed: a gate that does not see what was asked of it."""
+    from pytest_charllm.commands.simulated_drill import DRILLS
+
     traced = [] if options.fault else [_simulated(each) for each in DRILLS]
     done = traced if options.simulated else [*_real(options), *traced]
     print(grid(HEADERS, [_row(each) for each in done], ("requested", "achieved", "launches"), last_width=60))
@@ -39,6 +43,10 @@ def run_inject(options: argparse.Namespace) -> int:
 
 
 def _real(options: argparse.Namespace) -> list[Drill]:
+    from pytest_charllm.campaign.settings import Settings
+    from pytest_charllm.commands.drill import drill, drills_for, reference
+    from pytest_charllm.devices.find import cpu_machine, find_machine
+
     scenario = parse_key(options.scenario)
     faults = [parse_fault(text) for text in options.fault] or drills_for(scenario)
     machine = cpu_machine() if options.scenario == TINY else find_machine()
@@ -60,6 +68,9 @@ def _real(options: argparse.Namespace) -> list[Drill]:
 
 
 def _simulated(each: SimulatedDrill) -> Drill:
+    from pytest_charllm.commands.drill import drilled
+    from pytest_charllm.commands.simulated_drill import run_simulated
+
     judgement = run_simulated(each)
     achieved = next((row.value for row in judgement.metrics if row.metric == each.metric), None)
     told = "" if achieved is None else f"{100 * achieved:.1f} %"
