@@ -27,6 +27,8 @@ def begin(config: pytest.Config, state: State, machine: Machine, items: list[pyt
             "--charllm-assume runs nothing: add --charllm-plan or --collect-only, or replay launches of such a machine"
         )
     _deselect(config, items, machine)
+    if options.faults:
+        _deselect_faultless(config, items)
     if options.plan:
         from pytest_charllm.plugin.opening import durations
         from pytest_charllm.plugin.plan import PlanPrinter
@@ -74,6 +76,21 @@ def _deselect(config: pytest.Config, items: list[pytest.Item], machine: Machine)
         rows = "1 row needs" if len(too_large) == 1 else f"{len(too_large)} rows need"
         line = f"charllm: {rows} more GPUs than {machine.variant} {machine.shape} has, deselected"
         config.pluginmanager.register(Elsewhere(line), "charllm-elsewhere")
+
+
+def _deselect_faultless(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Under injection: what nothing can be injected into would tell nothing of the gates."""
+    untouched = [item for item in items if (found := collected(item)) and not found.takes_faults]
+    if not untouched:
+        return
+    config.hook.pytest_deselected(items=untouched)
+    items[:] = [item for item in items if item not in set(untouched)]
+    tests = (
+        "1 test of a script or a collective takes"
+        if len(untouched) == 1
+        else (f"{len(untouched)} tests of scripts or collectives take")
+    )
+    config.pluginmanager.register(Elsewhere(f"charllm: {tests} no injected fault, deselected"), "charllm-faultless")
 
 
 def _waiting(absent: list[pytest.Item], machine: Machine) -> str | None:

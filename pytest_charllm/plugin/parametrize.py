@@ -77,6 +77,13 @@ class CollectedScenario:
         """Whether it is not the row but the machine that is at fault: it has too few GPUs."""
         return self.broken is not None and self.planned.scenario.layout.world > machine.world
 
+    @property
+    def takes_faults(self) -> bool:
+        """Faults are extra work in a step of our own: there is none in a script or in a collective alone."""
+        from pytest_charllm.scenario import Training
+
+        return isinstance(self.planned.scenario.work, Training)
+
 
 def scenarios(
     *rows: Rows | Scenario | Script | str,

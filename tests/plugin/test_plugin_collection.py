@@ -87,6 +87,25 @@ def test_rows_for_more_gpus_are_one_line(inner):
     result.stdout.fnmatch_lines(["charllm: 2 rows need more GPUs than h200-sxm 1x1 has, deselected"])
 
 
+def test_what_takes_no_fault_is_one_line_under_injection(pytester: pytest.Pytester) -> None:
+    """A collective that ends as our own error beside a gate that fired reads as if more had broken."""
+    pytester.makepyfile("""
+        from pytest_charllm import scenarios
+
+        @scenarios("all-reduce.dp2.upto4mib", "tiny-llama.dp2.mb2.fp32.eager")
+        def test_it(measured):
+            measured.check()
+    """)
+    asked = ("--gpu=cpu", "--charllm-assume=cpu:1x2", "--collect-only", "-q")
+    plain = pytester.runpytest(*asked)
+    injected = pytester.runpytest(*asked, "--charllm-inject=slowdown=0.1")
+    assert "no injected fault" not in plain.stdout.str()
+    injected.stdout.fnmatch_lines("charllm: 1 test of a script or a collective takes no injected fault, deselected")
+    injected.stdout.fnmatch_lines("*tiny-llama.dp2.mb2.fp32.eager*")
+    injected.stdout.no_fnmatch_line("*all-reduce.dp2.upto4mib]")
+
+
+
 def test_where_says_which_rows(inner):
     """A test about pipelines would otherwise need a table of its own, which drifts from the first."""
     inner.suite(
