@@ -14,6 +14,7 @@ stage 1 does, and every rank is told the loss.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from math import ceil, prod
 
 from pytest_charllm.errors import BadInput
@@ -66,8 +67,8 @@ def _gathered_after(scenario: Scenario, sizes: Sizes) -> list[Call]:
     overflow goes the same ways."""
     element, options = scenario.element_bytes, scenario.options
     times = scenario.accumulation if scenario.layout.sharding is Sharding.ZERO2 else 1
-    buckets = reduce_buckets(reversed(sizes.values()), options.reduce_bucket)
-    found = [Call("all-reduce", "dp", element * sum(bucket)) for bucket in buckets] * times
+    sent = reduced_at_once(sizes.values(), options.reduce_bucket, _part(scenario, sizes))
+    found = [Call("all-reduce", "dp", element * each) for each in sent] * times
     scalars = [FP32, _FLAG] if options.precision is Precision.BF16 else [FP32]
     ways = 2 if scenario.layout.pp > 1 else 1
     return [*found, _gather(scenario, sizes), *[Call("all-reduce", "world", size) for size in scalars] * ways]
@@ -93,9 +94,13 @@ _OF_STAGE = (_whole, _gathered_after, _gathered_after, _gathered_around)
 
 
 def _gather(scenario: Scenario, sizes: Sizes) -> Call:
-    """All parameters at once, in a flat group that is filled up so that every rank's part begins alike."""
-    flat = _padded(sum(sizes.values()), _ALIGNMENT * scenario.layout.dp)
-    return Call("all-gather", "dp", scenario.element_bytes * flat)
+    """All parameters at once, in a flat group."""
+    return Call("all-gather", "dp", scenario.element_bytes * scenario.layout.dp * _part(scenario, sizes))
+
+
+def _part(scenario: Scenario, sizes: Sizes) -> int:
+    """Elements of each rank's part of the flat group of all parameters, which is filled up so that all begin alike."""
+    return _padded(sum(sizes.values()), _ALIGNMENT * scenario.layout.dp) // scenario.layout.dp
 
 
 def reduce_buckets(sizes: Iterable[int], limit: int) -> list[list[int]]:
@@ -107,6 +112,25 @@ def reduce_buckets(sizes: Iterable[int], limit: int) -> list[list[int]]:
             buckets.append([])
         buckets[-1].append(size)
     return buckets
+
+
+def reduced_at_once(sizes: Iterable[int], limit: int, part: int) -> list[int]:
+    """Elements of each reduction, of gradients of these sizes in the order of the model, of which every rank keeps its
+    `part`. What goes to different ranks is reduced together up to the first that is over the limit: only a gradient
+    larger than a bucket is ever cut, where the part of the next rank begins."""
+    sizes = list(sizes)
+    end, found = sum(sizes), []
+    for bucket in reduce_buckets(reversed(sizes), limit):
+        begin, size = end - sum(bucket), 0
+        borders = range((begin // part + 1) * part, end, part) if sum(bucket) > limit else ()
+        for first, last in pairwise([begin, *borders, end]):
+            size += last - first
+            if size > limit:
+                found.append(size)
+                size = 0
+        found += [size] if size else []
+        end = begin
+    return found
 
 
 def _plain_buckets(sizes: Iterable[int]) -> list[int]:
