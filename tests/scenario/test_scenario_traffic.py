@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytest_charllm.scenario.key import parse_key
 from pytest_charllm.scenario.models import parameter_list, parameters, shape
 from pytest_charllm.scenario.traffic import Predicted, collectives
-from pytest_charllm.scenario.traffic.calls import MIB, in_buckets
+from pytest_charllm.scenario.traffic.calls import MIB, OPTIMIZER_BUCKET_BYTES, OWN_BUCKET_BYTES, in_buckets
 
 
 def ddp_buckets(model: str, cap_bytes: int, first_bytes: int) -> list[int]:
@@ -106,3 +106,8 @@ def test_fsdp_gathers_twice_and_reduces_once_a_microbatch(ranks: int, suffix: st
 def test_a_single_rank_talks_to_nobody() -> None:
     """An all-reduce predicted for one rank would fail the strict check on every one-GPU machine."""
     assert collectives(parse_key("llama3-1b.mb2")) == ()
+
+
+def test_sizes_of_buckets_are_those_on_record() -> None:
+    """Engine and prediction read the same limits: another one changes the work on record, and no count would show it."""
+    assert (OWN_BUCKET_BYTES, OPTIMIZER_BUCKET_BYTES) == (25 * MIB, 128 * MIB)
