@@ -109,5 +109,5 @@ def test_a_single_rank_talks_to_nobody() -> None:
 
 
 def test_sizes_of_buckets_are_those_on_record() -> None:
-    """Engine and prediction read the same limits: another one changes the work on record, and no count would show it."""
+    """Engine and prediction read the same limits: another one changes the work on record, which no count would show."""
     assert (OWN_BUCKET_BYTES, OPTIMIZER_BUCKET_BYTES) == (25 * MIB, 128 * MIB)
