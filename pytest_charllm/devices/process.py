@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _REAP_S = 2.0
 
 
@@ -90,3 +91,10 @@ def last_line(stderr: bytes) -> str:
     """The last line that says something: of a traceback, its exception."""
     lines = stderr.decode(errors="replace").strip().splitlines()
     return lines[-1].strip() if lines else "no message"
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends, so that none leaves our tree, whatever session it is
+    in. Elsewhere than on Linux this does nothing."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pytest_charllm.devices.process import die_with_parent
+from pytest_charllm.devices.process import adopt_orphans, die_with_parent
 from pytest_charllm.launch.names import AGENT_PID, AGENT_REPORT, LAUNCHER_PID, REQUEST_PATH
 
 TORCHRUN = ("-m", "torch.distributed.run")
@@ -22,6 +23,7 @@ TORCHRUN = ("-m", "torch.distributed.run")
 def main() -> None:
     # SIGTERM, because torchrun answers it by ending its ranks.
     die_with_parent(signal.SIGTERM, os.environ.get(LAUNCHER_PID))
+    adopt_orphans()
     os.environ[AGENT_PID] = str(os.getpid())
     arguments = sys.argv[1:]
     if tuple(arguments[: len(TORCHRUN)]) != TORCHRUN:
@@ -34,6 +36,18 @@ def main() -> None:
     except Exception as error:
         _report(error)
         raise
+    finally:
+        _end_descendants()
+
+
+def _end_descendants() -> None:
+    """End what ranks have started in sessions of its own: torchrun ends theirs alone, and where the launcher was killed
+    nobody comes after us."""
+    import psutil
+
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def _report(error: Exception) -> None:

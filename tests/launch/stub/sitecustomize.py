@@ -54,6 +54,10 @@ if "RANK" in os.environ and "CHARLLM_REQUEST" in os.environ:
         subprocess.Popen(["sleep", "600"])
         return answer(request, rank)
 
+    def start_a_daemon(request, rank):
+        subprocess.Popen(["sleep", "600"], start_new_session=True)
+        sleep_for_ever()
+
     def linger(request, rank):
         os._exit = lambda code: sleep_for_ever()
         return answer(request, rank)
@@ -65,6 +69,7 @@ if "RANK" in os.environ and "CHARLLM_REQUEST" in os.environ:
         "sleep": lambda request, rank: sleep_for_ever(),
         "stubborn": ignore_sigterm,
         "orphan": leave_a_child,
+        "daemon": start_a_daemon,
         "leave": lambda request, rank: os._exit(0),
         "linger": linger,
         "foreign": lambda request, rank: answer(request, rank, nonce="of another launch"),
