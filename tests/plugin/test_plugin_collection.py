@@ -105,7 +105,6 @@ def test_what_takes_no_fault_is_one_line_under_injection(pytester: pytest.Pytest
     injected.stdout.no_fnmatch_line("*all-reduce.dp2.upto4mib]")
 
 
-
 def test_where_says_which_rows(inner):
     """A test about pipelines would otherwise need a table of its own, which drifts from the first."""
     inner.suite(
