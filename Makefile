@@ -8,7 +8,7 @@ suite: $(VENV)/.installed
 	$(VENV)/bin/pytest suites/ --gpu=auto
 
 test: $(VENV)/.installed
-	$(VENV)/bin/pytest tests/
+	$(VENV)/bin/pytest tests/ -n 2 --dist loadfile
 
 lint: $(VENV)/.installed
 	$(VENV)/bin/pip install -q -c constraints.txt -e '.[lint]'

@@ -160,10 +160,12 @@ def _report(request: LaunchRequest, rank: int, ending: Ending) -> RankReport:
 
 
 def _telemetry(request: LaunchRequest, ending: Ending) -> bytes:
-    """From 2 s before the window to 1 s after it; uncapped and without communication, so that power is level."""
+    """From 2 s before the window to 1 s after it; uncapped and without communication, so that power is level. A clock
+    that the scenario locks is where the board stays."""
     end_s = BEGIN_S + STEPS * STEP_S * (1 + ending.slowdown)
     limit_w = request.machine.devices[0].power_limit_w
     board = replace(PROFILES["h200"], limit_w=limit_w, demand_w=550.0, compute_share=1.0, load_until_s=end_s)
+    board = replace(board, sm_max_mhz=float(request.scenario.options.sm_clock or board.sm_max_mhz))
     now = [T0_NS]
     source = Simulation(board, request.device_uuids, clock=lambda: now[0]).source()
     changes = {} if ending.semantics is None else {"semantics": dict(ending.semantics)}

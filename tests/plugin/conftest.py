@@ -191,6 +191,7 @@ def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Inner:
 
     monkeypatch.setattr(opening, "open_campaign", open_campaign)
     monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # pytest-benchmark keeps out of workers
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # other plugins have their own tests, and cost seconds
     (pytester.path / "conftest.py").write_text(
         "from pytest_charllm.hardware import Device, Machine\n"
