@@ -28,6 +28,9 @@ _FFN_MULTIPLE = 64
 class TitanStep:
     """Plain and fully sharded data parallelism and tensor parallelism, as torchtitan itself arranges them."""
 
+    expert_backend: str | None = None
+    expert_load: Tensor | None = None
+
     def __init__(
         self, request: RankRequest, shape: ModelShape, seq: int, world: World, generator_device: torch.device
     ) -> None:
