@@ -117,8 +117,3 @@ def test_tiny_recompute(measured):
 @scenarios(replace(TINY, shares_optimizer=True), overlap=False, precision="fp32", compile=False, speed=False)
 def test_tiny_optimizer(measured):
     measured.check()
-
-
-@scenarios(replace(TINY, layers=1), precision="fp32", compile=True, speed=False)
-def test_tiny_compile(measured):
-    measured.check()
