@@ -58,6 +58,6 @@ def test_weak_scaling_keeps_its_tokens(measured, charllm):
     trends.at_least("tokens/s/GPU over one GPU's", measured.value("throughput") / alone.value("throughput"), 0.8)
 
 
-@scenarios(Rows("tiny-llama", {"cpu:1x2": "dp2"}, microbatch=2), precision="fp32", compile=False, speed=False)
+@scenarios(Rows("tiny-llama", {"cpu:1x2": "dp1"}, microbatch=2), precision="fp32", compile=False, speed=False)
 def test_tiny(measured):
     measured.check()
