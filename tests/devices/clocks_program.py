@@ -1,12 +1,16 @@
 """Locks two GPUs of the fake library to 1200 MHz, then ends in the way that its argument names."""
 
 import os
+import signal
 import sys
 import time
 
 from pytest_charllm.devices.clock_guard import locked_clocks
 
 HOW = sys.argv[1]
+
+# A shell's background job ignores Ctrl-C, and so would its children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 with locked_clocks(("GPU-a", "GPU-b"), 1200):
     if HOW == "fork" and os.fork() == 0:  # holds all of ours open, as a data loader's worker does
