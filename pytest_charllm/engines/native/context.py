@@ -6,14 +6,11 @@ one of the output: fewer and larger messages than one each. A ring leaves the he
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from pytest_charllm.engines.native.attention import attend
-from pytest_charllm.engines.native.functional import all_to_all
+from pytest_charllm.engines.native.functional import exchange
 from pytest_charllm.engines.native.mesh import Axis
 from pytest_charllm.engines.native.ring import ring_attention
 
@@ -48,23 +45,10 @@ class Context:
     def _to_heads(self, *parts: Tensor) -> tuple[Tensor, ...]:
         """All heads of this rank's tokens -> this rank's heads of all tokens."""
         by_rank = [x.unflatten(2, (self.size, -1)).permute(2, 0, 1, 3, 4) for x in parts]
-        whole = _AllToAll.apply(torch.cat(by_rank, dim=3), self.size, self.group)
+        whole = exchange(torch.cat(by_rank, dim=3), self.size, self.group)
         return whole.transpose(0, 1).flatten(1, 2).split([x.shape[3] for x in by_rank], dim=2)
 
     def _to_tokens(self, x: Tensor) -> Tensor:
         """The inverse, for one tensor."""
         by_rank = x.unflatten(1, (self.size, -1)).transpose(0, 1)
-        return _AllToAll.apply(by_rank, self.size, self.group).permute(1, 2, 0, 3, 4).flatten(2, 3)
-
-
-class _AllToAll(Function):
-    """Its own inverse and transpose."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, size: int, group: str) -> Tensor:
-        ctx.size, ctx.group = size, group
-        return all_to_all(x, size, group)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return all_to_all(gradient, ctx.size, ctx.group), None, None
+        return exchange(by_rank, self.size, self.group).permute(1, 2, 0, 3, 4).flatten(2, 3)

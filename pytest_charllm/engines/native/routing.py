@@ -13,13 +13,12 @@ many copies come, and the host waits for that.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
-from pytest_charllm.engines.native.functional import all_gather, all_to_all
+from pytest_charllm.engines.native.functional import all_gather, all_to_all, exchange
 from pytest_charllm.engines.native.grouped import Groups, equal_groups
 from pytest_charllm.engines.native.mesh import Axis
 from pytest_charllm.engines.native.tensor import Region
@@ -138,17 +137,4 @@ def _sums(sizes: list[int], pieces: int) -> list[int]:
 
 def _exchange(x: Tensor, axis: Axis, receive: list[int] | None = None, send: list[int] | None = None) -> Tensor:
     """Rows to and from every rank of an axis, in its order; equally many where no sizes are given."""
-    return x if axis.size == 1 else _Exchange.apply(x, axis, receive, send)
-
-
-class _Exchange(Function):
-    """What came back along the same way is its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, axis: Axis, receive: list[int] | None, send: list[int] | None) -> Tensor:
-        ctx.way = axis.size, axis.name, send, receive
-        return all_to_all(x, axis.size, axis.name, receive, send)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        return all_to_all(gradient, *ctx.way), None, None, None
+    return x if axis.size == 1 else exchange(x, axis.size, axis.name, receive, send)

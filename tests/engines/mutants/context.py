@@ -23,7 +23,7 @@ MUTANTS = {
     "unshifted-positions": lambda: patch.object(
         Decoder, "_own_positions", lambda self, table, seq, dim: table.narrow(dim, 0, seq)
     ),
-    "unexchanged-heads": lambda: patch("pytest_charllm.engines.native.context.all_to_all", lambda x, size, group: x),
+    "unexchanged-heads": lambda: patch("pytest_charllm.engines.native.context.exchange", lambda x, size, group: x),
     "ring-of-consecutive-parts": lambda: patch.object(
         Context, "part", lambda self, x, dim: x.chunk(self.size, dim)[self.rank]
     ),
