@@ -1,14 +1,33 @@
-"""What a rank runs on: its device, and the software that is loaded. Asks torch only where it is loaded already."""
+"""What a rank's report starts from: whose it is, its device, the software that is loaded. Asks torch only where it is
+loaded already."""
 
 from __future__ import annotations
 
+import os
 import platform
+import socket
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from pytest_charllm.records import RankDevice, Stack
+from pytest_charllm.records import RankDevice, RankReport, RankRequest, Stack
+
+
+def report_of(request: RankRequest, rank: int, world_size: int, **told: Any) -> RankReport:
+    """The answer to a request from this process, on the device it computes on; `told`: fields of what was done."""
+    cuda = cuda_device()
+    return RankReport(
+        nonce=request.nonce,
+        rank=rank,
+        world_size=world_size,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        pass_=request.pass_,
+        device=rank_device(cuda),
+        software=software(cuda),
+        **told,
+    )
 
 
 def cuda_device() -> int | None:

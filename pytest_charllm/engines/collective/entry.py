@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from pytest_charllm.engines.collective.sweep import times_of
 from pytest_charllm.engines.collective.transport import ask_nccl, gloo_transport, nccl_transport
 from pytest_charllm.engines.native.world import World, meet
 from pytest_charllm.engines.progress import Progress
-from pytest_charllm.engines.surroundings import rank_device, software
+from pytest_charllm.engines.surroundings import report_of
 from pytest_charllm.errors import BadInput
 from pytest_charllm.records import Pass, Phases, RankReport, RankRequest, WindowEdges
 from pytest_charllm.records.faults import format_fault
@@ -48,17 +47,11 @@ def run(request: RankRequest, progress: Progress, import_s: float) -> RankReport
         messages.append(times_of(work.op, size, world))
     end_ns = time.monotonic_ns()
     progress("report")
-    cuda = world.device.index if world.device.type == "cuda" else None
-    return RankReport(
-        nonce=request.nonce,
-        rank=world.rank,
-        world_size=world.size,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        pass_=request.pass_,
-        device=rank_device(cuda),
+    return report_of(
+        request,
+        world.rank,
+        world.size,
         tokens_per_step=None,
-        software=software(cuda),
         phases=Phases(import_s=import_s, build_s=built - started, window_s=(end_ns - begin_ns) / 1e9),
         window=WindowEdges(begin_mono_ns=begin_ns, end_mono_ns=end_ns),
         messages=tuple(messages),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from pytest_charllm.engines.native.pipeline_step import PipelineStep
 from pytest_charllm.engines.native.precision import compute_dtype
 from pytest_charllm.engines.native.step import Step
 from pytest_charllm.engines.native.world import World
-from pytest_charllm.engines.surroundings import rank_device, software
+from pytest_charllm.engines.surroundings import report_of
 from pytest_charllm.engines.training import TrainingStep
 from pytest_charllm.records import Phases, RankReport, RankRequest
 from pytest_charllm.scenario import Scenario
@@ -57,20 +56,14 @@ class Setup:
         else:
             backend = answering_backend(self.shape, scenario.training.microbatch, self.seq, dtype, world.device)
         world.synchronize()
-        cuda = world.device.index if world.device.type == "cuda" else None
-        report = RankReport(
-            nonce=request.nonce,
-            rank=world.rank,
-            world_size=world.size,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            pass_=request.pass_,
-            device=rank_device(cuda),
+        report = report_of(
+            request,
+            world.rank,
+            world.size,
             tokens_per_step=scenario.global_batch * self.seq,
             parameters=step.parameter_count,
             attention_backend=backend,
             expert_backend=step.expert_backend,
-            software=software(cuda),
             phases=Phases(import_s=self.import_s, build_s=time.perf_counter() - began_s),
         )
         return step, report

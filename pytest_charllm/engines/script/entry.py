@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -13,7 +12,7 @@ from pytest_charllm.engines.script.log import reader_of, told_by_log
 from pytest_charllm.engines.script.marks import read_marks
 from pytest_charllm.engines.script.names import PHASE, steps_file
 from pytest_charllm.engines.script.program import expand, run_program
-from pytest_charllm.engines.surroundings import cuda_device, rank_device, software
+from pytest_charllm.engines.surroundings import report_of
 from pytest_charllm.errors import BadInput
 from pytest_charllm.records import Pass, Phases, RankReport, RankRequest, Unmeasured
 from pytest_charllm.records.faults import format_fault
@@ -36,19 +35,7 @@ def run(request: RankRequest, progress: Progress) -> RankReport:
     progress(PHASE)
     run_program(script, [expand(argument, out) for argument in script.args], {STEPS_PATH: str(steps)})
     progress("report")
-    cuda = cuda_device()
-    report = RankReport(
-        nonce=request.nonce,
-        rank=rank,
-        world_size=world,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        pass_=request.pass_,
-        device=rank_device(cuda),
-        tokens_per_step=script.tokens_per_step,
-        software=software(cuda),
-        phases=Phases(),
-    )
+    report = report_of(request, rank, world, tokens_per_step=script.tokens_per_step, phases=Phases())
     if script.reads_log:
         file = Path(expand(script.log_file, out)) if script.log_file is not None else None
         return told_by_log(report, script, file, request.window)
