@@ -11,9 +11,9 @@ from typing import Any
 from pytest_charllm.devices.amd_calls import LOST, AmdError, optional, start
 from pytest_charllm.devices.amd_identity import Die, dies, packages
 from pytest_charllm.devices.amd_package import Package
-from pytest_charllm.devices.source import DeviceLostError
+from pytest_charllm.devices.source import DeviceLostError, WithoutExtras
 from pytest_charllm.errors import DeviceError
-from pytest_charllm.records.telemetry import DeviceLine, EventLine, RingLine, SampleLine, SnapshotLine
+from pytest_charllm.records.telemetry import DeviceLine, SampleLine, SnapshotLine
 
 BUSY_S = 1.0
 """amdsmi is not safe in several threads, so passes take turns; a pass that waits longer than this is missing."""
@@ -22,7 +22,7 @@ _SANITY_RATIO = (0.5, 2.0)
 """Energy counted over energy from power, within which the counter is believed."""
 
 
-class AmdSource:
+class AmdSource(WithoutExtras):
     """`smi` is the module `amdsmi`. Raises `DeviceError` where it does not start, is of another generation than its
     library, or lacks a named device. Opening takes half a second: the energy counter is held against power.
     """
@@ -85,15 +85,6 @@ class AmdSource:
     def snapshot(self, uuid: str, when: str) -> SnapshotLine:
         with self._turn:
             return self._packages[uuid].snapshot(when, self._clock())
-
-    def power_ring(self, uuid: str) -> RingLine | None:
-        return None
-
-    def processes(self, uuid: str) -> tuple[int, ...]:
-        return ()
-
-    def wait_events(self, timeout_s: float) -> tuple[EventLine, ...] | None:
-        return None
 
     def _check_energy(self, sleep: Callable[[float], None]) -> None:
         """Counters that stand still, or count something else, were seen: each has to agree with power at first."""

@@ -9,14 +9,15 @@ from pathlib import Path
 
 from pytest_charllm.devices.host import cpu_model, kernel
 from pytest_charllm.devices.plausible import Plausible
+from pytest_charllm.devices.source import WithoutExtras
 from pytest_charllm.errors import DeviceError
-from pytest_charllm.records.telemetry import DeviceLine, EventLine, RingLine, SampleLine, SnapshotLine
+from pytest_charllm.records.telemetry import DeviceLine, SampleLine, SnapshotLine
 
 _PACKAGE_ZONES = frozenset({"x86_pkg_temp", "cpu-thermal", "cpu_thermal"})
 Reader = Callable[[], float]
 
 
-class CpuSource:
+class CpuSource(WithoutExtras):
     """One pseudo device, ``cpu-<host>``. Files lie below `root`, so that tests can lay them out.
 
     Raises `DeviceError` when asked for any other device.
@@ -70,15 +71,6 @@ class CpuSource:
 
     def snapshot(self, uuid: str, when: str) -> SnapshotLine:
         return SnapshotLine(uuid=uuid, when=when, mono_ns=time.monotonic_ns(), values={})
-
-    def power_ring(self, uuid: str) -> RingLine | None:
-        return None
-
-    def processes(self, uuid: str) -> tuple[int, ...]:
-        return ()
-
-    def wait_events(self, timeout_s: float) -> tuple[EventLine, ...] | None:
-        return None
 
 
 class _Package:

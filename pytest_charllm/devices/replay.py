@@ -7,18 +7,17 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from pytest_charllm.devices.source import WithoutExtras
 from pytest_charllm.errors import BadRecord, DeviceError
 from pytest_charllm.records.telemetry import (
     DeviceLine,
-    EventLine,
-    RingLine,
     SampleLine,
     SnapshotLine,
     decode_lines,
 )
 
 
-class ReplaySource:
+class ReplaySource(WithoutExtras):
     """A read returns the recorded sample that was current as long after the first one as it is now after opening.
 
     Once the recording is over, every value is None with that reason. Raises `BadRecord` for a broken recording, or
@@ -75,15 +74,6 @@ class ReplaySource:
         recorded = self._snapshots.get((uuid, when))
         values, missing = (recorded.values, recorded.missing) if recorded is not None else ({}, {})
         return SnapshotLine(uuid=uuid, when=when, mono_ns=self._clock(), values=values, missing=missing)
-
-    def power_ring(self, uuid: str) -> RingLine | None:
-        return None
-
-    def processes(self, uuid: str) -> tuple[int, ...]:
-        return ()
-
-    def wait_events(self, timeout_s: float) -> tuple[EventLine, ...] | None:
-        return None
 
 
 def _time(sample: SampleLine) -> int:

@@ -49,3 +49,16 @@ class TelemetrySource(Protocol):
     def wait_events(self, timeout_s: float) -> tuple[EventLine, ...] | None:
         """Errors that the driver reports of any device, as they come; None where it never does: do not ask again."""
         ...
+
+
+class WithoutExtras:
+    """What a source answers whose library keeps no power, names no processes and reports no errors by itself."""
+
+    def power_ring(self, uuid: str) -> RingLine | None:
+        return None
+
+    def processes(self, uuid: str) -> tuple[int, ...]:
+        return ()
+
+    def wait_events(self, timeout_s: float) -> tuple[EventLine, ...] | None:
+        return None
