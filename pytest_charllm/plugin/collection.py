@@ -51,7 +51,7 @@ def _lists_only(config: pytest.Config) -> bool:
 
 
 class Elsewhere:
-    """One line at the end for all that is for other machines, in the place of a skip for each."""
+    """One line at the end for all that is not for this run, in the place of a skip for each."""
 
     def __init__(self, line: str) -> None:
         self._line = line
@@ -66,31 +66,28 @@ def _deselect(config: pytest.Config, items: list[pytest.Item], machine: Machine)
         if item.get_closest_marker(ITEM_MARK) is None:  # pytest never asked us for its rows
             raise pytest.UsageError(f"{item.nodeid}: a unittest method cannot take `measured`; write a function")
     too_large = [item for item in items if (found := collected(item)) and found.needs_more_than(machine)]
-    if absent or too_large:
-        config.hook.pytest_deselected(items=[*absent, *too_large])
-        gone = {*absent, *too_large}
-        items[:] = [item for item in items if item not in gone]
-    if (line := _waiting(absent, machine)) is not None:
-        config.pluginmanager.register(Elsewhere(line), "charllm-waiting")
-    if too_large:
-        rows = "1 row needs" if len(too_large) == 1 else f"{len(too_large)} rows need"
-        line = f"charllm: {rows} more GPUs than {machine.variant} {machine.shape} has, deselected"
-        config.pluginmanager.register(Elsewhere(line), "charllm-elsewhere")
+    _drop(config, items, absent, _waiting(absent, machine))
+    rows = "1 row needs" if len(too_large) == 1 else f"{len(too_large)} rows need"
+    _drop(config, items, too_large, f"{rows} more GPUs than {machine.variant} {machine.shape} has, deselected")
 
 
 def _deselect_faultless(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Under injection: what nothing can be injected into would tell nothing of the gates."""
     untouched = [item for item in items if (found := collected(item)) and not found.takes_faults]
-    if not untouched:
+    many = f"{len(untouched)} tests of scripts or collectives take"
+    tests = "1 test of a script or a collective takes" if len(untouched) == 1 else many
+    _drop(config, items, untouched, f"{tests} no injected fault, deselected")
+
+
+def _drop(config: pytest.Config, items: list[pytest.Item], gone: list[pytest.Item], line: str | None) -> None:
+    """Deselect them, and say so in one line at the end where there is something to say."""
+    if not gone:
         return
-    config.hook.pytest_deselected(items=untouched)
-    items[:] = [item for item in items if item not in set(untouched)]
-    tests = (
-        "1 test of a script or a collective takes"
-        if len(untouched) == 1
-        else (f"{len(untouched)} tests of scripts or collectives take")
-    )
-    config.pluginmanager.register(Elsewhere(f"charllm: {tests} no injected fault, deselected"), "charllm-faultless")
+    config.hook.pytest_deselected(items=gone)
+    dropped = set(gone)
+    items[:] = [item for item in items if item not in dropped]
+    if line is not None:
+        config.pluginmanager.register(Elsewhere(f"charllm: {line}"))
 
 
 def _waiting(absent: list[pytest.Item], machine: Machine) -> str | None:
@@ -100,7 +97,7 @@ def _waiting(absent: list[pytest.Item], machine: Machine) -> str | None:
     counted = Counter(f"--charllm-{name.replace('_', '-')}" for name in names)
     told = ", ".join(f"{count} for {option}" for option, count in counted.items())
     what = "1 test has" if counted.total() == 1 else f"{counted.total()} tests have"
-    return f"charllm: {what} no row on {machine.variant} {machine.shape} as asked: {told}" if told else None
+    return f"{what} no row on {machine.variant} {machine.shape} as asked: {told}" if told else None
 
 
 def _has_no_row(item: pytest.Item) -> bool:
