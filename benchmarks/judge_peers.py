@@ -26,6 +26,7 @@ from typing import NamedTuple
 import judge_recorded
 import numpy as np
 from judge_simulated import BUDGET, CONFIRM, SETTINGS, Setting, check, stick_of
+from recorded import UNCHANGED
 
 SEEN = 0.9
 LEAST_FALSE = 5e-4
@@ -136,7 +137,7 @@ def recorded(path: Path) -> None:
     """Peers that judge the steps of two launches, and ours, on real launches of one card."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     steps = {row["tag"]: np.array(row["step_ms"]) for row in rows}
-    unchanged = [row["tag"] for row in rows if row["inject"] == judge_recorded.UNCHANGED]
+    unchanged = [row["tag"] for row in rows if row["inject"] == UNCHANGED]
     lines = {str(line["tag"]): line for line in judge_recorded.judged(judge_recorded.read(path))}
     changes = {tag: float(str(line["change"])) for tag, line in lines.items()}
     red = {tag for tag, line in lines.items() if line["verdict"] == "REGRESSION"}

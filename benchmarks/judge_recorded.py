@@ -10,21 +10,20 @@ there is no fresh launch that could confirm.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from recorded import UNCHANGED, print_lines, read_launches
 
 from pytest_charllm.judge.metric import one_run
 from pytest_charllm.judge.tolerances import GPU
 from pytest_charllm.judge.yardstick import Call
 from pytest_charllm.records import Verdict
 
-UNCHANGED = "none"
 VERDICTS = {
     Call.WITHIN: Verdict.PASS,
     Call.BETTER: Verdict.IMPROVED,
@@ -44,19 +43,14 @@ class Launch(NamedTuple):
 
 def read(path: Path) -> list[Launch]:
     """Raises `ValueError` naming the line that is not a launch."""
-    launches = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            tag, steps_ms = str(row["tag"]), [float(step) for step in row["step_ms"]]
-            unchanged = row["inject"] == UNCHANGED
-        except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"{path}: line {number} is not a launch: {type(error).__name__} {error}") from None
-        reason = unusable(steps_ms)
-        launches.append(Launch(tag, unchanged, None if reason else statistics.median(steps_ms) / 1e3, reason))
-    return launches
+    return read_launches(path, _launch)
+
+
+def _launch(row: dict[str, Any]) -> Launch:
+    steps_ms = [float(step) for step in row["step_ms"]]
+    reason = unusable(steps_ms)
+    step_s = None if reason else statistics.median(steps_ms) / 1e3
+    return Launch(str(row["tag"]), row["inject"] == UNCHANGED, step_s, reason)
 
 
 def unusable(steps_ms: Sequence[float]) -> str:
@@ -81,18 +75,5 @@ def judged(launches: Sequence[Launch]) -> Iterator[dict[str, object]]:
             yield {"tag": launch.tag, "change": round(look.change, 6), "verdict": VERDICTS[look.call]}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
-    try:
-        launches = read(parser.parse_args().file)
-    except (OSError, ValueError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    for line in judged(launches):
-        print(json.dumps(line))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(print_lines(__doc__, read, judged))

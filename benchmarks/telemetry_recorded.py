@@ -13,8 +13,6 @@ window, which is a multiple of what the board draws in 100 ms.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import statistics
 import sys
@@ -22,6 +20,8 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from recorded import UNCHANGED, print_lines, read_launches
 
 from pytest_charllm.measure.energy import SHORTEST_S
 from pytest_charllm.measure.series import Series, coverage, mean
@@ -55,15 +55,7 @@ class Launch(NamedTuple):
 
 def read(path: Path) -> list[Launch]:
     """Raises `ValueError` naming the line that is not a launch."""
-    launches = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        if line.strip():
-            try:
-                launches.append(_launch(json.loads(line)))
-            except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
-                what = f"{type(error).__name__} {error}"
-                raise ValueError(f"{path}: line {number} is not a launch: {what}") from None
-    return launches
+    return read_launches(path, _launch)
 
 
 def _launch(row: dict[str, Any]) -> Launch:
@@ -75,7 +67,7 @@ def _launch(row: dict[str, Any]) -> Launch:
     counter_j = row.get("energy_counter_delta_j")
     return Launch(
         tag=str(row["tag"]),
-        unchanged=row["inject"] == "none",
+        unchanged=row["inject"] == UNCHANGED,
         tokens=int(row["microbatch"]) * int(row["seq_len"]) * len(row["step_ms"]),
         window_s=float(row["window_s"]),
         counter_j=None if counter_j is None else float(counter_j),
@@ -157,18 +149,5 @@ def measured(launches: list[Launch]) -> Iterator[dict[str, object]]:
         }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
-    try:
-        launches = read(parser.parse_args().file)
-    except (OSError, ValueError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    for line in measured(launches):
-        print(json.dumps(line))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(print_lines(__doc__, read, measured))
