@@ -17,8 +17,6 @@ SIZES = tuple(1024 * 4**power for power in range(11))
 
 OPS = tuple(op.value for op in CollectiveOp)
 
-GRAMMAR = f"{'|'.join(OPS)}.dp<N>[.upto<SIZE>]"
-
 
 def label(size: int) -> str:
     """``1kib``, ``64mib``, ``1gib``."""

@@ -24,7 +24,6 @@ BRAKE = 0.001
 AT_THE_LIMIT = 0.5
 LINK = 0.05
 """An all-reduce of 256 MiB this much slower than on record."""
-DEGREES = 5.0
 NOT_TIMED = "time in communication and gaps of the host are not measured"
 
 
