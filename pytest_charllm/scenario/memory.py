@@ -77,6 +77,8 @@ def _need_at(scenario: Scenario, place: int) -> MemoryNeed:
         sharded_trained = _shard(trained, 0, layout)
     optimizer = _ADAM * (trained if layout.sharding is Sharding.NONE else sharded_trained)
     gradients = _GRADIENT * (sharded_trained if layout.sharding in _SHARDED_GRADIENTS else trained)
+    if scenario.lowers_weights and scenario.accumulation == 1:
+        gradients = element * trained  # nothing adds up in fp32
     if layout.sharding in _FULLY_SHARDED and layout.pp > 1:
         # Weights stay gathered from the first microbatch to the last, and their gradients add up unsharded.
         copies, gradients = element * held, _GRADIENT * trained

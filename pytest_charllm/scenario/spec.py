@@ -253,3 +253,17 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     def element_bytes(self) -> int:
         """Of one number in the precision in which activations are computed and travel."""
         return 4 if self.options.precision is Precision.FP32 else 2
+
+    @property
+    def lowers_weights(self) -> bool:
+        """Whether products read weights kept in compute precision beside fp32 masters that the update alone touches:
+        where no rank shares gradients with another, and the update is a kernel of our own."""
+        layout, options = self.layout, self.options
+        return (
+            self.engine == DEFAULT_ENGINE
+            and options.compile
+            and options.precision is Precision.BF16
+            and layout.world == 1
+            and layout.sharding is Sharding.NONE
+            and not options.distributed_optimizer
+        )

@@ -152,9 +152,17 @@ def test_frozen_weights_have_no_state() -> None:
     count = parameters(shape("llama3-70b"))
     assert (it.parameters, it.gradients, it.optimizer) == (
         2 * (count + adapters) + 4 * adapters,
-        4 * adapters,
+        2 * adapters,
         8 * adapters,
     )
     sharded = need(parse_key("llama3-70b.dp8+fsdp.mb1.recompute-full.lora32"))
     assert sharded.parameters > (count + adapters) * 4 / 8
     assert sharded.optimizer == adapters
+
+
+def test_gradients_of_lowered_weights_are_as_narrow() -> None:
+    """One rank alone sends none, so nothing widens them, unless several are to be summed."""
+    alone, summed, eager = (
+        need(parse_key(f"llama3-1b.{rest}")).gradients for rest in ("mb1", "mb1.gb4", "mb1.eager")
+    )  # fmt: skip
+    assert 2 * alone == summed == eager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import torch
@@ -21,6 +21,13 @@ from pytest_charllm.scenario.traffic.calls import OWN_BUCKET_BYTES
 MAX_GRAD_NORM = 1.0
 
 T = TypeVar("T", bound=Tensor)
+
+
+def local_gradient(parameter: nn.Parameter) -> Tensor:
+    """This rank's part of a gradient that is there."""
+    gradient = parameter.grad
+    assert gradient is not None, "every parameter takes part in every step"
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
 
 
 class Gradients:
@@ -71,17 +78,17 @@ class Gradients:
         sum_tied({name: local_gradient(parameter) for name, parameter in self._tied.items()}, self._ends)
 
     @torch.no_grad()
-    def clip(self) -> Tensor:
-        """`scale_to_limit` of all gradients. Where ranks hold different parts of them, the norm costs one all-reduce of
-        a scalar. Nothing here waits for the device."""
+    def norm(self, gradient_of: Callable[[nn.Parameter], Tensor] = local_gradient) -> Tensor:
+        """The global norm. Where ranks hold different parts of the gradients it costs one all-reduce of a scalar.
+        Nothing here waits for the device."""
         squares = [
-            square_sum([local_gradient(parameter) for parameter in parameters]) / same
+            square_sum([gradient_of(parameter) for parameter in parameters]) / same
             for same, parameters in self._copies.items()
         ]
         squared = torch.stack(squares).sum().float()
         if self._spread:
             dist.all_reduce(squared)
-        return scale_to_limit([local_gradient(parameter) for parameter in self.parameters], squared)
+        return squared.sqrt()
 
 
 def square_sum(gradients: list[Tensor]) -> Tensor:
@@ -89,12 +96,9 @@ def square_sum(gradients: list[Tensor]) -> Tensor:
     return torch.stack(torch._foreach_norm(gradients, 2, torch.float64)).square().sum()
 
 
-def scale_to_limit(gradients: list[Tensor], squared: Tensor) -> Tensor:
-    """Scale in place, so that their global norm is at most `MAX_GRAD_NORM`, and return the norm before that. `squared`
-    is the square of it, a scalar on the device, where both stay."""
-    norm = squared.sqrt()
-    torch._foreach_mul_(gradients, (MAX_GRAD_NORM / (norm + 1e-6)).clamp(max=1.0))
-    return norm
+def limit(norm: Tensor) -> Tensor:
+    """What to scale gradients of this global norm by for it to be at most `MAX_GRAD_NORM`. Both stay on the device."""
+    return (MAX_GRAD_NORM / (norm + 1e-6)).clamp(max=1.0)
 
 
 def sum_in_buckets(gradients: list[Tensor], axis: Axis, scale: float) -> None:
@@ -123,10 +127,3 @@ def buckets(tensors: Iterable[T], limit_bytes: int) -> Iterable[list[T]]:
             bucket, filled = [], 0
     if bucket:
         yield bucket
-
-
-def local_gradient(parameter: nn.Parameter) -> Tensor:
-    """This rank's part of a gradient that is there."""
-    gradient = parameter.grad
-    assert gradient is not None, "every parameter takes part in every step"
-    return gradient.to_local() if isinstance(gradient, DTensor) else gradient

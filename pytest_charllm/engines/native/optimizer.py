@@ -7,6 +7,11 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
+LEARNING_RATE = 1e-4
+BETAS = (0.9, 0.95)
+EPS = 1e-8
+WEIGHT_DECAY = 0.1
+
 
 def adamw(parameters: Iterable[nn.Parameter]) -> torch.optim.AdamW:
-    return torch.optim.AdamW(parameters, lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    return torch.optim.AdamW(parameters, lr=LEARNING_RATE, betas=BETAS, eps=EPS, weight_decay=WEIGHT_DECAY, fused=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,6 +21,7 @@ from pytest_charllm.engines.native.experts import Mixture
 from pytest_charllm.engines.native.fp8 import to_fp8
 from pytest_charllm.engines.native.gradients import Gradients
 from pytest_charllm.engines.native.model import Block, Decoder
+from pytest_charllm.engines.native.one_pass import OnePassUpdate, of_products
 from pytest_charllm.engines.native.overlap import shard_on_one_stream, split_products
 from pytest_charllm.engines.native.update import Update, WholeUpdate
 from pytest_charllm.engines.native.weights import initialize
@@ -69,8 +71,15 @@ def parallelize(
         sharded_update = ShardedUpdate(stages, mesh, scenario.accumulation, overlap=scenario.options.overlap)
         return Parallel(stages, stages[0], sharded_update)
     wrapped = not sharded and mesh.batch.size > 1 and scenario.options.overlap and layout.pp == 1
-    update = WholeUpdate(Gradients(stages, mesh, averaged=sharded or wrapped))
+    update = _update(scenario, stages, Gradients(stages, mesh, averaged=sharded or wrapped))
     return Parallel(stages, _replicate(stages[0], world) if wrapped else stages[0], update)
+
+
+def _update(scenario: Scenario, stages: Sequence[Decoder], gradients: Gradients) -> Update:
+    if not scenario.options.compile:
+        return WholeUpdate(gradients)
+    products = [each for stage in stages for each in of_products(stage)] if scenario.lowers_weights else []
+    return OnePassUpdate(gradients, products, accumulation=scenario.accumulation)
 
 
 def _build(scenario: Scenario, shape: ModelShape, stage: Stage, seq: int, world: World, real_routing: bool) -> Decoder:

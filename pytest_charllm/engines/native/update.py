@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
-from pytest_charllm.engines.native.gradients import Gradients
+from pytest_charllm.engines.native.gradients import Gradients, limit, local_gradient
 from pytest_charllm.engines.native.optimizer import adamw
 
 
@@ -25,7 +26,8 @@ class WholeUpdate:
 
     def __call__(self) -> Tensor:
         self._gradients.reduce()
-        norm = self._gradients.clip()
+        norm = self._gradients.norm()
+        torch._foreach_mul_([local_gradient(parameter) for parameter in self._gradients.parameters], limit(norm))
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return norm
