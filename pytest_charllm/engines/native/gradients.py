@@ -93,7 +93,11 @@ class Gradients:
 
 def square_sum(gradients: list[Tensor]) -> Tensor:
     """The sum of all squares, in double precision: in single, a large matrix alone loses the fifth digit."""
-    return torch.stack(torch._foreach_norm(gradients, 2, torch.float64)).square().sum()
+    by_dtype: dict[torch.dtype, list[Tensor]] = defaultdict(list)
+    for gradient in gradients:  # one kernel for many only where all are of one precision
+        by_dtype[gradient.dtype].append(gradient)
+    norms = [norm for each in by_dtype.values() for norm in torch._foreach_norm(each, 2, torch.float64)]
+    return torch.stack(norms).square().sum()
 
 
 def limit(norm: Tensor) -> Tensor:
