@@ -23,13 +23,16 @@ from pytest_charllm.judge.policy import Policy
 from pytest_charllm.judge.pooling import Alarm, pooled
 from pytest_charllm.judge.tolerances import rules_for
 from pytest_charllm.launch.launcher import TorchrunLauncher
-from pytest_charllm.launch.replay import ReplayLauncher
+from pytest_charllm.launch.replay import ReplayLauncher, recorded
 from pytest_charllm.records import Baseline, Judgement, Launch, NeedMore, Pass, Verdict
 from pytest_charllm.records.tier import window_of
 from pytest_charllm.scenario import Collective, Scenario, Training
 from pytest_charllm.scenario.script import refuse_namesake
 from pytest_charllm.store.baselines import BaselineStore
 from pytest_charllm.store.run import RunDirectory
+
+TRACED = (Verdict.REGRESSION, Verdict.IMPROVED, Verdict.NO_BASELINE)
+"""What is followed by a launch under the profiler, in a tier that has one."""
 
 
 class Campaign:
@@ -197,18 +200,31 @@ class Campaign:
         comparable = comparable_of(self.settings.machine, window, evidence.measurements)
         self.run.save_comparable(key, comparable)
         baseline = self.baseline(key)
+        traced = False
         while True:
             outcome = self._policy.decide(
                 evidence.scenario, baseline, comparable, evidence.rounds, evidence.diagnostic,
                 speed=evidence.planned.speed, first_launches=self._asked_launches(evidence.planned),
             )  # fmt: skip
             if isinstance(outcome, Judgement):
+                if not traced and self._wants_trace(evidence, outcome):
+                    evidence.diagnostic, traced = self._runner.trace(evidence), True
+                    continue
                 if outcome.verdict is Verdict.REGRESSION:
                     self._runner.write_repro(evidence, _witness(evidence, outcome))
                 return outcome
             self._launch_more(evidence, outcome)
             if evidence.failed is not None or evidence.invalid is not None:
                 return self._undecided(evidence, outcome)
+
+    def _wants_trace(self, evidence: Evidence, judgement: Judgement) -> bool:
+        """Whether something is to be explained or may go on record: a night that passes traces nothing."""
+        settings, key = self.settings, evidence.scenario.key
+        if not settings.tier.traced or settings.machine.simulated or not isinstance(evidence.scenario.work, Training):
+            return False
+        if settings.replay is not None and not recorded(settings.replay, key, Pass.TRACED):
+            return False
+        return judgement.verdict in TRACED
 
     def _launch_more(self, evidence: Evidence, need: NeedMore) -> None:
         if self.settings.replay is None:

@@ -47,6 +47,18 @@ class Runner:
             evidence.invalid, evidence.harness = str(error), True
             return None
 
+    def trace(self, evidence: Evidence) -> Measurement | None:
+        """A launch under the profiler, beside what was judged: where it fails a note says so, and that is all."""
+        aside = Evidence(evidence.planned)
+        measurement = self(aside, Pass.TRACED, of=1)
+        evidence.launches += aside.launches
+        evidence.directories |= aside.directories
+        failure = aside.invalid or (aside.failed.first_cause if aside.failed is not None else None)
+        if failure is None:
+            return measurement
+        self._run.note(f"{evidence.scenario.key}: no trace: {failure}")
+        return None
+
     def write_repro(self, evidence: Evidence, launch: Launch) -> None:
         """Write the bundle that repeats this launch without pytest, once per scenario."""
         if evidence.repro is None and not launch.replayed:
@@ -94,7 +106,7 @@ class Runner:
             machine=settings.machine,
             device_uuids=uuids,
             # The diagnostic pass proves that the work is right, so nothing is injected into it.
-            faults=settings.faults if pass_ is Pass.TIMED else (),
+            faults=settings.faults if pass_ is not Pass.DIAGNOSTIC else (),
             seed=settings.seed,
             directory=self._run.launch_directory(scenario.key, pass_, number),
             # A confirmation compiles once more from cold, so that a slow compiler can be confirmed too.

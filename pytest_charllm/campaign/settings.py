@@ -72,6 +72,7 @@ class Evidence:
     launches: list[Launch] = field(default_factory=list)
     rounds: list[list[Measurement]] = field(default_factory=list)
     diagnostic: Measurement | None = None
+    """What is not timed: the strict checks on a CPU, the parts of a traced step on a GPU."""
     failed: Launch | None = None
     """The first launch that crashed, hung or ran out of memory."""
     invalid: str | None = None

@@ -31,6 +31,7 @@ from pytest_charllm.records import (
     timestamp,
     why_missing,
 )
+from pytest_charllm.records.metrics import TRACED_METRICS
 from pytest_charllm.records.run import RunStatus
 from pytest_charllm.scenario import Collective, Script
 from pytest_charllm.store.baselines import BaselineStore, read
@@ -144,6 +145,7 @@ def _accept_one(
         new_level=judgement.verdict in (Verdict.IMPROVED, Verdict.REGRESSION),
         speed_on_record=not disagreement,
         workload=_workload([*launches, *run.measurements(key, Pass.DIAGNOSTIC)]),
+        traced=_traced(run.measurements(key, Pass.TRACED)),
         samples=tuple(sample_of(launch) for launch in launches),
     )
     path = store.write(Baseline(scenario_key=key, comparable=comparable, stacks=(*history, stack)), machine)
@@ -165,7 +167,7 @@ def _refuse_run(run: RunDirectory) -> None:
 
 def _failed(run: RunDirectory, key: str) -> Iterator[str]:
     for launch in run.launches(key):
-        if launch.status in FAILED:
+        if launch.status in FAILED and launch.pass_ is not Pass.TRACED:  # that one only explains
             yield f"{launch.status.name}: {launch.first_cause}"
 
 
@@ -232,6 +234,13 @@ def _disagreement(launches: Sequence[Measurement], script: Script | None) -> str
 
 def _workload(measured: Sequence[Measurement]) -> dict[str, str]:
     return {part: text for measurement in measured for part, text in measurement.workload.items()}
+
+
+def _traced(measured: Sequence[Measurement]) -> dict[str, float]:
+    """The parts of a traced step, of the last launch that has them."""
+    known = [measurement for measurement in measured if measurement.validity is Validity.VALID]
+    numbers = {metric: known[-1].number(metric) for metric in TRACED_METRICS} if known else {}
+    return {metric: number for metric, number in numbers.items() if number is not None}
 
 
 def sample_of(launch: Measurement) -> BaselineSample:

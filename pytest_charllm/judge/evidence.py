@@ -56,6 +56,11 @@ class Grounds:
     diagnostic: Measurement | None
 
     @property
+    def measured(self) -> tuple[Measurement, ...]:
+        """Every launch, timed or not."""
+        return (*self.launches, *((self.diagnostic,) if self.diagnostic is not None else ()))
+
+    @property
     def checks(self) -> tuple[Check, ...]:
         """Those of the diagnostic pass, and of launches that check themselves: each once, failed if it ever did."""
         made = {check.name: check for launch in self.launches for check in launch.checks if check.ok}
@@ -73,8 +78,8 @@ class Grounds:
         metrics: Sequence[MetricVerdict] = (),
         findings: Sequence[Finding] = (),
     ) -> Judgement:
-        measured = (*self.launches, *((self.diagnostic,) if self.diagnostic is not None else ()))
-        diff = self.baseline.reference.stack.diff(measured[0].stack) if self.baseline is not None and measured else ()
+        before = self.baseline.reference.stack if self.baseline is not None else None
+        diff = before.diff(self.measured[0].stack) if before is not None and self.measured else ()
         why = diagnose(verdict, metrics, self.launches, self.diagnostic, self.baseline, diff)
         if why and why[0].rule == "workload":
             because = f"{why[0].cause}; {because}"

@@ -205,7 +205,7 @@ class Policy:
         ]
         if not against.runs:
             rows = [without_baseline(row) for row in rows]
-        rows += _others(grounds.launches, [first.metric for first in before])
+        rows += _others(grounds.measured, [first.metric for first in before])
         findings = (*judge_findings(before, after), *record_findings(grounds.baseline, before, grounds.launches))
         if grounds.failed or any(row.verdict is Verdict.REGRESSION for row in rows):
             return grounds.judgement(Verdict.REGRESSION, red(rows, grounds.failed), rows, findings)

@@ -14,6 +14,7 @@ from pytest_charllm.measure.ranks import per_rank
 from pytest_charllm.measure.script import NO_WINDOW, script_findings, semantics, windowed
 from pytest_charllm.measure.steps import step_findings, unusable
 from pytest_charllm.measure.thermal import temperature_start
+from pytest_charllm.measure.traced import traced_findings, traced_values
 from pytest_charllm.measure.values import DEVICE_METRICS, device_values, missing, rank_values
 from pytest_charllm.measure.windows import DeviceWindow, device_windows
 from pytest_charllm.measure.workload import workload
@@ -26,13 +27,14 @@ from pytest_charllm.scenario.flops import FLOP_FORMULA
 def measure(launch: Launch, trace: Trace | None, machine: Machine) -> Measurement:
     """Reduce one launch. Every metric of its work has a value or a reason; what is missing is never a number.
 
-    A diagnostic launch gives checks and no times. One that must not be judged is INVALID with its reason: it did not
-    complete, its ranks do not fit together, or a device was lost or used by somebody else meanwhile.
+    A diagnostic launch gives checks and no times, a traced one the parts of a step. One that must not be judged is
+    INVALID with its reason: it did not complete, its ranks do not fit together, or a device was lost or used by
+    somebody else meanwhile.
     """
     launch, reason = _whole(launch)
     is_script = isinstance(launch.scenario.work, Script)
     findings = launch_findings(launch)
-    untimed = reason or "the diagnostic pass contributes no time"
+    untimed = reason or f"the {launch.pass_} pass contributes no step time"
     values = {metric: missing(metric, untimed) for metric in _metrics(launch.scenario)}
     windows: tuple[DeviceWindow, ...] = ()
     taints: list[Finding] = []
@@ -49,6 +51,9 @@ def measure(launch: Launch, trace: Trace | None, machine: Machine) -> Measuremen
         findings += power_capped(windows, values["mean_power"].value)
         findings += state.notes
         findings += script_findings(launch) if is_script else []
+    elif reason is None and launch.pass_ is Pass.TRACED:
+        values |= traced_values(launch)
+        findings += traced_findings(launch.ranks)
     elif reason is None:
         findings += unchecked(launch.scenario)
     if reason is not None:

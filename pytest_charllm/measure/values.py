@@ -11,6 +11,7 @@ from pytest_charllm.hardware import Machine
 from pytest_charllm.hardware.catalogue import CATALOGUE
 from pytest_charllm.measure import power, steps, thermal
 from pytest_charllm.measure.ranks import CALIBRATIONS, calibration_time
+from pytest_charllm.measure.traced import untraced_values
 from pytest_charllm.measure.windows import DeviceWindow, over_devices
 from pytest_charllm.records import METRICS, Launch, RankReport, Value
 from pytest_charllm.scenario import Precision, Scenario, Script
@@ -71,6 +72,7 @@ def rank_values(launch: Launch, machine: Machine) -> dict[str, Value]:
         "compile_time": _compile_time(launch),
         "mfu": _mfu(launch.scenario, machine, tokens_per_s),
         **{metric: calibration_time(reports, metric) for metric in CALIBRATIONS},
+        **untraced_values(machine.is_cpu),
     }
 
 

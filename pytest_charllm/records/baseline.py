@@ -72,6 +72,8 @@ class BaselineStack(Record, frozen=True, kw_only=True):
     """False: only the strict values are on record (a CPU too noisy to agree with itself)."""
     workload: dict[str, str] = {}
     """The whole fingerprint, as in `Measurement`; empty in older files."""
+    traced: dict[str, float] = {}
+    """Metrics of a step under the profiler, of one launch beside the samples; empty where none was made."""
     samples: tuple[BaselineSample, ...]
     digest: str = ""
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from enum import StrEnum
 
 from pytest_charllm.records.base import SCHEMA, Record
+from pytest_charllm.records.breakdown import StepBreakdown
 from pytest_charllm.records.stack import Stack
 from pytest_charllm.scenario.spec import Scenario
 
 
 class Pass(StrEnum):
-    """timed: carries nothing but step clocks. diagnostic: parity, FLOPs and traffic; never contributes a time."""
+    """timed: carries nothing but step clocks. diagnostic: parity, FLOPs and traffic. traced: a few steps under the
+    profiler. Only the first contributes a step time."""
 
     TIMED = "timed"
     DIAGNOSTIC = "diagnostic"
+    TRACED = "traced"
 
 
 class Status(StrEnum):
@@ -234,6 +237,10 @@ class RankReport(Record, frozen=True, kw_only=True):
     """What carried its messages, as far as the library tells; None of everything else."""
     flops_per_step: int | None = None
     """Measured over all ranks' global step, diagnostic pass only; recomputation included."""
+    breakdown: tuple[StepBreakdown, ...] = ()
+    """Of the traced steps, in order; traced pass only. Empty there: a note says why."""
+    untraced_step_s: float | None = None
+    """A steady step of the same launch right before, without the profiler."""
     faults: tuple[FaultApplied, ...] = ()
     notes: tuple[str, ...] = ()
 

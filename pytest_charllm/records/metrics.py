@@ -26,6 +26,9 @@ class Metric(Record, frozen=True, kw_only=True):
     relative: bool = True
 
 
+TRACED_METRICS = ("compute_time", "communication_time", "exposed_communication", "host_gap")
+"""Of a step under the profiler."""
+
 METRICS: dict[str, Metric] = {
     metric.id: metric
     for metric in (
@@ -62,6 +65,10 @@ METRICS: dict[str, Metric] = {
         Metric(id="matmul_time", unit="s", better=Better.LOWER, title="matmul"),
         Metric(id="copy_time", unit="s", better=Better.LOWER, title="copy"),
         Metric(id="all_reduce_time", unit="s", better=Better.LOWER, title="all-reduce"),
+        Metric(id="compute_time", unit="s", better=Better.LOWER, title="compute", relative=False),
+        Metric(id="communication_time", unit="s", better=Better.LOWER, title="communication", relative=False),
+        Metric(id="exposed_communication", unit="s", better=Better.LOWER, title="exposed", relative=False),
+        Metric(id="host_gap", unit="s", better=Better.LOWER, title="host gap", relative=False),
         Metric(id="mfu", unit="share", better=Better.HIGHER, title="MFU"),
         *(Metric(id=latency(size), unit="s", better=Better.LOWER, title=f"{label(size)} latency") for size in SIZES),
         *(

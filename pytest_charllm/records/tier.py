@@ -22,6 +22,8 @@ class Tier(Record, frozen=True, kw_only=True):
     window: WindowRule
     diagnostic: bool
     """Whether the diagnostic pass runs."""
+    traced: bool = False
+    """Whether a launch under the profiler follows the timed ones, where it explains a regression or goes on record."""
 
 
 _GPU_REQUIRED = ("throughput", "energy_per_token", "mean_power", "throttle_hw", "core_temp_end", "hbm_temp_end")
@@ -43,11 +45,11 @@ TIERS: dict[tuple[str, bool], Tier] = {
     ),
     ("nightly", False): Tier(
         name="nightly", launches=3, bootstrap_launches=3, confirm_launches=3, required=_GPU_REQUIRED, diagnostic=False,
-        window=_NIGHTLY,
+        traced=True, window=_NIGHTLY,
     ),
     ("weekly", False): Tier(
         name="weekly", launches=5, bootstrap_launches=5, confirm_launches=5, required=_GPU_REQUIRED, diagnostic=False,
-        window=_NIGHTLY,  # so that it is compared with what nights have put on record
+        traced=True, window=_NIGHTLY,  # so that it is compared with what nights have put on record
     ),
     ("smoke", True): Tier(
         name="smoke", launches=1, bootstrap_launches=5, confirm_launches=2, required=(), diagnostic=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pytest_charllm.engines.errors import OutOfMemory
-from pytest_charllm.engines.native import diagnostic, timed
+from pytest_charllm.engines.native import diagnostic, timed, traced
 from pytest_charllm.engines.native.attention import preferred_backends
 from pytest_charllm.engines.native.setup import MakeStep, Setup, build_step
 from pytest_charllm.engines.native.world import join
@@ -15,6 +15,8 @@ from pytest_charllm.records import Pass, RankReport, RankRequest
 from pytest_charllm.scenario.capabilities import unsupported
 from pytest_charllm.scenario.models import sequence, shape_of
 
+_PASSES = {Pass.TIMED: timed.run, Pass.DIAGNOSTIC: diagnostic.run, Pass.TRACED: traced.run}
+
 
 def run(request: RankRequest, progress: Progress, import_s: float, make_step: MakeStep = build_step) -> RankReport:
     """See `engines.native.run`. `make_step` builds the model in training of another engine."""
@@ -23,7 +25,7 @@ def run(request: RankRequest, progress: Progress, import_s: float, make_step: Ma
         raise BadInput(f"scenario {scenario.key} cannot be trained: {reason}")
     world = join(request)
     setup = Setup(request, world, shape_of(scenario), sequence(scenario), import_s, make_step)
-    pass_ = timed.run if request.pass_ is Pass.TIMED else diagnostic.run
+    pass_ = _PASSES[request.pass_]
     try:
         with preferred_backends(world.device):
             report = pass_(setup, progress)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pytest_charllm.judge.reference import cards_of
@@ -19,6 +20,7 @@ from pytest_charllm.records import (
     numbers_of,
     why_missing,
 )
+from pytest_charllm.records.metrics import TRACED_METRICS
 
 SPEEDS = ("throughput", "step_time", "cost_cpu", "cost_wall", "step_cpu_time")
 """What is called speed, the first that regressed being the one that is told."""
@@ -28,6 +30,9 @@ SPOKEN = {
     "throughput": "tokens/s", "step_time": "step time", "step_cpu_time": "CPU time a step", "sm_clock": "SM clock",
     "matmul_time": "matmul calibration", "copy_time": "copy calibration", "all_reduce_time": "all-reduce calibration",
 }  # fmt: skip
+
+PARTS = ("compute_time", "exposed_communication", "host_gap")
+"""Of a traced step: together they are all of it."""
 
 
 class Move(NamedTuple):
@@ -63,6 +68,9 @@ class Evidence:
     workload: tuple[tuple[str, str, str], ...] = ()
     """(part, on record, here) where both are known and differ."""
     stack_diff: tuple[tuple[str, str | None, str | None], ...] = ()
+    traced: Mapping[str, float] = field(default_factory=dict)
+    """The parts of a traced step here, in seconds, and those on record; empty where none was made."""
+    traced_before: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -77,7 +85,9 @@ class Evidence:
         samples = [sample for run in recorded for sample in run.samples]
         here = {cards_of(launch) for launch in launches}
         before = {part: text for run in recorded for part, text in run.workload.items()}
-        measured = [*launches, *((diagnostic,) if diagnostic is not None else ())]
+        aside = [diagnostic] if diagnostic is not None else []
+        traced = {metric: numbers[0] for metric in TRACED_METRICS if (numbers := numbers_of(aside, metric))}
+        measured = [*launches, *aside]
         now = {part: text for launch in measured for part, text in launch.workload.items()}
         return cls(
             rows={row.metric: row for row in rows},
@@ -85,13 +95,30 @@ class Evidence:
             samples=[sample for sample in samples if cards_of(sample) in here] or samples,
             workload=tuple((part, was, now[part]) for part, was in before.items() if now.get(part, was) != was),
             stack_diff=stack_diff,
+            traced=_parts([traced]),
+            traced_before=_parts([run.traced for run in recorded]),
         )
+
+    @property
+    def traced_both(self) -> bool:
+        """Whether a traced step here can be held against one on record."""
+        return bool(self.traced) and bool(self.traced_before)
+
+    @property
+    def lost_s(self) -> float:
+        """Seconds by which a step became longer, as far as tokens/s tell, from a step as it was traced before."""
+        before_s = sum(self.traced_before[part] for part in PARTS) if self.traced_before else 0.0
+        return before_s * self.lost / (1 - self.lost) if self.lost < 1 else math.inf
 
     def move(self, metric: str) -> Move:
         """As it was judged where it was, so that the same numbers are told twice; else medians of all launches."""
         row = self.rows.get(metric)
         if row is not None and row.value is not None and row.reference is not None:
             return Move(metric, row.value, row.reference, "")
+        if metric in TRACED_METRICS:
+            missing = "not traced here" if metric not in self.traced else ""
+            missing = missing or ("" if metric in self.traced_before else "not on record")
+            return Move(metric, self.traced.get(metric), self.traced_before.get(metric), missing)
         here = numbers_of(self.launches, metric)
         there = [sample.values[metric] for sample in self.samples if metric in sample.values]
         missing = "" if here else f"not known here ({why_missing(self.launches, metric)})"
@@ -159,3 +186,9 @@ def columns(rows: Sequence[Sequence[float | None]]) -> tuple[float, ...]:
     known = [[row[rank] for row in rows if rank < len(row)] for rank in range(width)]
     numbers = [[value for value in column if value is not None] for column in known]
     return tuple(statistics.median(column) for column in numbers) if all(numbers) else ()
+
+
+def _parts(traced: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Medians by metric, of those that have all."""
+    whole = [numbers for numbers in traced if all(metric in numbers for metric in TRACED_METRICS)]
+    return {metric: statistics.median(numbers[metric] for numbers in whole) for metric in TRACED_METRICS if whole}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from pytest_charllm.judge.diagnosis.cards import EXPLAINS, KERNEL, hottest, slow_card, slow_rank
 from pytest_charllm.judge.diagnosis.evidence import Evidence, Move
-from pytest_charllm.judge.diagnosis.words import seconds, told
+from pytest_charllm.judge.diagnosis.words import added, seconds, told
 from pytest_charllm.judge.wording import moved
 from pytest_charllm.records import Diagnosis
 
@@ -24,7 +24,7 @@ BRAKE = 0.001
 AT_THE_LIMIT = 0.5
 LINK = 0.05
 """An all-reduce of 256 MiB this much slower than on record."""
-NOT_TIMED = "time in communication and gaps of the host are not measured"
+NOT_TIMED = "time in communication and gaps of the host are not on record"
 
 
 def workload(e: Evidence) -> Diagnosis | None:
@@ -79,12 +79,29 @@ def link(e: Evidence) -> Diagnosis | None:
     return told(e, "link", [reduce.text, matmul.text], f"links or the collective library; {e.changed}")
 
 
+def exposed(e: Evidence) -> Diagnosis | None:
+    """Communication that computation hid before: lost overlap, or more of it than there is to hide it."""
+    move, whole = e.move("exposed_communication"), e.move("communication_time")
+    if not _lengthens(e, move):
+        return None
+    return told(e, "exposed", [added(move), added(whole)], f"communication is exposed; {e.changed}")
+
+
+def host_gap(e: Evidence) -> Diagnosis | None:
+    """Time in which nothing was on the device: whatever feeds it became slower."""
+    move = e.move("host_gap")
+    if not _lengthens(e, move):
+        return None
+    return told(e, "host-gap", [added(move)], f"the device is idle, waiting for its host; {e.changed}")
+
+
 def waiting(e: Evidence) -> Diagnosis | None:
     """The clock is there, the watts are not: the GPU had nothing to do."""
     clock, power = e.move("sm_clock"), e.move("mean_power")
     if not e.lost or clock.change is None or clock.change <= -CLOCK or power.change is None or power.change > -POWER:
         return None
-    cause = f"the GPU waited for host, input or communication ({NOT_TIMED}); {e.changed}"
+    unknown = "" if e.traced_both else f" ({NOT_TIMED})"
+    cause = f"the GPU waited for host, input or communication{unknown}; {e.changed}"
     return told(e, "waiting", [clock.text, power.text, e.move("matmul_time").text], cause)
 
 
@@ -168,7 +185,9 @@ def unknown(e: Evidence) -> Diagnosis:
 Rule = Callable[[Evidence], Diagnosis | None]
 OF_CARDS: tuple[Rule, ...] = (slow_rank, slow_card)
 """Asked whatever the verdict: a card may be slow within the tolerance of every scenario."""
-CAUSES: tuple[Rule, ...] = (thermal, brake, slow_rank, slow_card, power_cap, lower_clock, link)
+CAUSES: tuple[Rule, ...] = (
+    thermal, brake, slow_rank, slow_card, power_cap, lower_clock, link, exposed, host_gap,
+)  # fmt: skip
 """Each with evidence of its own."""
 BY_EXCLUSION: tuple[Rule, ...] = (waiting, software)
 """Asked where no cause has spoken: they conclude from what did not move."""
@@ -195,3 +214,8 @@ def _throttled(e: Evidence, metrics: tuple[str, ...], limit: float, what: str, c
 def _explains(e: Evidence, move: Move, least: float) -> bool:
     """Whether something fell by enough to account for the loss."""
     return bool(e.lost) and move.change is not None and -move.change >= max(least, EXPLAINS * e.lost)
+
+
+def _lengthens(e: Evidence, move: Move) -> bool:
+    """Whether this part of a traced step grew by enough to account for the loss."""
+    return bool(e.lost) and e.traced_both and move.change is not None and move.change >= EXPLAINS * e.lost_s

@@ -36,3 +36,10 @@ def seconds(e: Evidence, move: Move) -> str:
     if e.window_s is None:
         return f"in {100 * share:.0f} % of the window"
     return f"{share * e.window_s:.0f} s of {e.window_s:.0f} s"
+
+
+def added(move: Move) -> str:
+    """A part of a step that grew: ``exposed communication +3.1 ms a step (12.0 ms on record)``."""
+    assert move.change is not None
+    assert move.before is not None
+    return f"{name(move.metric)} {1e3 * move.change:+.1f} ms a step ({1e3 * move.before:.1f} ms on record)"

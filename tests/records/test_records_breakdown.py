@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_charllm.measure.overlap import Interval, exposed, overlap
+from pytest_charllm.records.breakdown import Interval, exposed, overlap
 
 BACKWARD, REDUCE = 2.0, 1.5
 """Of one bucket, in ms."""

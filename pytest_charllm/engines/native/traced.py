@@ -1,0 +1,78 @@
+"""The traced pass: a few steady steps under the profiler. Where a device's time goes; contributes no step time."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import torch
+from msgspec import structs
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from pytest_charllm.engines.native.clock import no_garbage_collection
+from pytest_charllm.engines.native.faults import Faults
+from pytest_charllm.engines.native.setup import Setup
+from pytest_charllm.engines.native.timed import warm_up
+from pytest_charllm.engines.progress import Progress
+from pytest_charllm.errors import BadInput
+from pytest_charllm.records import RankReport
+from pytest_charllm.records.breakdown import Kernel, breakdowns
+from pytest_charllm.records.warmup import steady_step_s
+
+STEPS = 5
+LEAD = 2
+"""Steps before the first that counts: the queue was empty when they began, and the profiler's buffers are new."""
+MARK = "spin_kernel"
+"""Name of the kernel behind `torch.cuda._sleep`, which nothing else here launches: it tells steps apart on the device,
+where a synchronization would make a gap of its own."""
+_START_AND_STOP_S = 30.0
+
+
+def run(setup: Setup, progress: Progress) -> RankReport:
+    """Trains as the timed pass does, faults included. Raises `BadInput` on a CPU, where nothing can be traced."""
+    request, world = setup.request, setup.world
+    if world.device.type != "cuda":
+        raise BadInput(f"scenario {request.scenario.key} cannot be traced on {world.device}: only on a GPU")
+    progress("build")
+    step, report = setup.build(generator_device=world.device)
+    faults = Faults(request.faults, world)
+    faults.attach(getattr(step, "model", None))
+    began_s = time.perf_counter()
+    warm = warm_up(step, world, request.window, progress, compiles=request.scenario.options.compile)
+    faults.size(partial(step, len(warm.step_s)))
+    step_s = steady_step_s(request.window, warm.step_s)
+    progress("trace", expected_s=_START_AND_STOP_S + (LEAD + STEPS) * step_s)
+    warmed_s = time.perf_counter()
+    with no_garbage_collection():
+        world.barrier()
+        # Of the device alone: every operator of the host that is recorded too would make the host's gaps longer.
+        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            for index in range(LEAD + STEPS):
+                if index >= LEAD:
+                    torch.cuda._sleep(1)
+                step(index)
+                faults.extra_work()
+            torch.cuda._sleep(1)
+            world.synchronize()
+        world.barrier()
+    steps = breakdowns(_kernels(profiler), MARK)
+    missing = f"no trace: the profiler saw {len(steps)} of {STEPS} steps; CUPTI may be out of reach in this container"
+    return structs.replace(
+        report,
+        phases=structs.replace(report.phases, warmup_s=warmed_s - began_s),
+        warmup=warm.outcome,
+        breakdown=steps if len(steps) == STEPS else (),
+        untraced_step_s=step_s,
+        notes=(*report.notes, *(() if len(steps) == STEPS else (missing,))),
+    )
+
+
+def _kernels(profiler: profile) -> list[Kernel]:
+    """Everything that kept the device busy. Not by way of `profile.events`, which takes seconds to build its tree."""
+    traced = profiler.profiler.kineto_results if profiler.profiler is not None else None
+    return [
+        Kernel(event.device_resource_id(), event.name(), event.start_ns(), event.end_ns())
+        for event in (traced.events() if traced is not None else ())
+        if event.device_type() == DeviceType.CUDA and not event.is_user_annotation()
+    ]
