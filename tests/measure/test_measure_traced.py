@@ -1,0 +1,67 @@
+"""The parts of a traced step over all ranks, and why there are none."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_charllm.measure.measurement import measure
+from pytest_charllm.measure.traced import ON_CPU, ON_GPU
+from pytest_charllm.records import Pass, RankReport
+from pytest_charllm.records.breakdown import StepBreakdown
+from pytest_charllm.records.metrics import TRACED_METRICS
+
+MS = 1_000_000
+
+
+def step(compute: int, communication: int, exposed: int, idle: int) -> StepBreakdown:
+    """In ms."""
+    return StepBreakdown(
+        span_ns=(compute + exposed + idle) * MS, compute_ns=compute * MS, communication_ns=communication * MS,
+        exposed_ns=exposed * MS, idle_ns=idle * MS,
+    )  # fmt: skip
+
+
+def traced(make: SimpleNamespace, rank: int, *steps: StepBreakdown, **changes: object) -> RankReport:
+    plain = {"pass_": Pass.TRACED, "steps": None, "window": None, "breakdown": steps, "untraced_step_s": 0.100}
+    return make.report(rank, 2, **(plain | changes))
+
+
+def test_the_median_step_of_every_rank(make: SimpleNamespace) -> None:
+    """Medians of each part by itself would not add up to a step; one hiccup is not what a step takes."""
+    calm, hiccup = step(80, 20, 10, 10), step(80, 20, 10, 90)
+    ranks = (
+        traced(make, 0, hiccup, calm, step(79, 20, 10, 10)),
+        traced(make, 1, step(60, 40, 40, 0), step(60, 40, 40, 0)),
+    )
+    measurement = measure(make.launch(ranks, pass_=Pass.TRACED), None, make.machine(("GPU-0", "GPU-1")))
+    seconds = {metric: measurement.number(metric) for metric in TRACED_METRICS}
+    assert seconds == pytest.approx(
+        {"compute_time": 0.070, "communication_time": 0.030, "exposed_communication": 0.025, "host_gap": 0.005}
+    )
+    assert measurement.values["step_time"].reason == "the traced pass contributes no step time"
+    assert (measurement.checks, measurement.findings) == ((), ())
+
+
+def test_a_step_that_the_profiler_slows_says_so(make: SimpleNamespace) -> None:
+    """A host that is busy writing the trace looks like a host that is slow."""
+    ranks = tuple(traced(make, rank, step(80, 0, 0, 40), untraced_step_s=0.100) for rank in range(2))
+    (finding,) = measure(make.launch(ranks, pass_=Pass.TRACED), None, make.machine(("GPU-0", "GPU-1"))).findings
+    assert finding.text == "the profiler slowed the step by 20 %: gaps of the host are longer for it"
+
+
+def test_one_rank_without_a_trace_leaves_none(make: SimpleNamespace) -> None:
+    """A mean over the ranks that happen to be traced is another number every night."""
+    ranks = (traced(make, 0, step(80, 0, 0, 20)), traced(make, 1, notes=("no trace: 0 of 5 steps",)))
+    measurement = measure(make.launch(ranks, pass_=Pass.TRACED), None, make.machine(("GPU-0", "GPU-1")))
+    assert {measurement.values[metric].reason for metric in TRACED_METRICS} == {"rank 1: no trace: 0 of 5 steps"}
+
+
+@pytest.mark.parametrize(("cpu", "reason"), [(True, ON_CPU), (False, ON_GPU)])
+def test_other_passes_say_why_not(make: SimpleNamespace, cpu: bool, reason: str) -> None:
+    """A value that is missing without a reason reads like a bug."""
+    machine = make.cpu_machine() if cpu else make.machine()
+    values = measure(make.launch(cpu=cpu), None, machine).values
+    assert {values[metric].reason for metric in TRACED_METRICS} == {reason}
+    assert all(values[metric].value is None for metric in TRACED_METRICS)
