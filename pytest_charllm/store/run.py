@@ -159,7 +159,7 @@ class RunDirectory:
         return path
 
     def launches(self, scenario_key: str) -> list[Launch]:
-        """As their launchers recorded them, both passes, in the order in which they started."""
+        """As their launchers recorded them, every pass, in the order in which they started."""
         files = (self.path / "launches" / scenario_key).glob("*/launch.json")
         return sorted(self._load_all(files, Launch), key=lambda launch: (launch.started, len(launch.id), launch.id))
 

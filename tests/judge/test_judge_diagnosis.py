@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from pytest_charllm.judge.diagnosis.node import suspects
 from pytest_charllm.judge.diagnosis.rules import NOT_TIMED
-from pytest_charllm.records import Baseline, Judgement, Measurement, Stack, Verdict
+from pytest_charllm.records import Baseline, Judgement, Measurement, Stack, Value, Verdict
 
 HERE = "GPU-7cd69a69-1f3d-32e1-9e8e-d34d8b1e49ab"
 FOUR = (HERE, "GPU-b", "GPU-c", "GPU-d")
@@ -112,6 +112,54 @@ def test_slower_for_one_reason(make: SimpleNamespace, changes: dict[str, float |
     judgement = judged(make, here(make, {"all_reduce_time": 0.0028} | SLOWER | changes), record)
     assert first(judgement)
     assert [(said.rule, said.cause) for said in judgement.diagnosis] == [(rule, cause)]
+
+
+TRACED = {"compute_time": 0.110, "communication_time": 0.020, "exposed_communication": 0.010, "host_gap": 0.008}
+"""A step of 128 ms; 6.1 % fewer tokens/s are 8.3 ms more."""
+
+
+def traced(make: SimpleNamespace, **changes: float) -> Measurement:
+    values = {metric: Value(value=number, unit="s") for metric, number in (TRACED | changes).items()}
+    return replace(here(make), values=values)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rules"),
+    [
+        ({"exposed_communication": 0.018, "communication_time": 0.021}, ["exposed"]),
+        ({"host_gap": 0.016}, ["host-gap"]),
+        ({"exposed_communication": 0.015, "host_gap": 0.013}, ["exposed", "host-gap"]),
+        ({"exposed_communication": 0.012, "host_gap": 0.010}, ["waiting"]),
+        ({"exposed_communication": 0.002, "compute_time": 0.126}, ["waiting"]),
+        ({}, ["waiting"]),
+    ],
+)
+def test_what_a_trace_says_of_a_gpu_that_waited(
+    make: SimpleNamespace, changes: dict[str, float], rules: list[str]
+) -> None:
+    """Lost overlap and a slow host look alike to every sensor: the clock is there, the watts are not."""
+    launch, record = here(make, SLOWER | {"mean_power": 650.0}), on_record(make)
+    known = replace(record, stacks=(replace(record.reference, traced=TRACED),))
+    judgement = make.decide([[launch] * 3, [launch] * 3], known, diagnostic=traced(make, **changes))
+    assert [said.rule for said in judgement.diagnosis] == rules
+    assert all(NOT_TIMED not in said.text for said in judgement.diagnosis)
+
+
+def test_a_trace_without_one_on_record_says_nothing(make: SimpleNamespace) -> None:
+    """Every step has some gaps: without a before they explain no loss."""
+    launch = here(make, SLOWER | {"mean_power": 650.0})
+    judgement = make.decide([[launch] * 3, [launch] * 3], on_record(make), diagnostic=traced(make, host_gap=0.1))
+    assert [said.rule for said in judgement.diagnosis] == ["waiting"]
+    assert NOT_TIMED in judgement.diagnosis[0].text
+
+
+def test_a_gap_that_the_loss_does_not_need_is_no_cause(make: SimpleNamespace) -> None:
+    """Compute at a lower clock took the time; the gap beside it was there before."""
+    launch, record = here(make, SLOWER | {"sm_clock": 1600.0}), on_record(make)
+    known = replace(record, stacks=(replace(record.reference, traced=TRACED),))
+    aside = traced(make, compute_time=0.117, host_gap=0.009)
+    judgement = make.decide([[launch] * 3, [launch] * 3], known, diagnostic=aside)
+    assert [said.rule for said in judgement.diagnosis] == ["power-cap"]
 
 
 @pytest.mark.parametrize(

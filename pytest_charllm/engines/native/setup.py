@@ -1,4 +1,4 @@
-"""What both passes start from: the model in training, and what a report says before the first step."""
+"""What every pass starts from: the model in training, and what a report says before the first step."""
 
 from __future__ import annotations
 
