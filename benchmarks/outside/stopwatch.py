@@ -1,0 +1,84 @@
+"""A stopwatch, an energy meter and a CPU meter outside of what they watch. Knows nothing of pytest-charllm.
+
+    python stopwatch.py SOCKET FILE [GPU-UUID]
+
+Stamps each message on SOCKET when it comes in, reads the board's energy counter through NVML every 50 ms, and the CPU
+time of the process that has "telemetry.sampler" on its command line and the same parent every 0.25 s. FILE gets a JSON
+line for each, flushed. Ends when stdin does. The clock is CLOCK_MONOTONIC_RAW: no other clock here disciplines it.
+"""
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+
+import psutil
+
+METER_S, CPU_S = 0.05, 0.25
+SAMPLER = "pytest_charllm.telemetry.sampler"
+
+
+def now_s():
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW) / 1e9
+
+
+class Notes:
+    def __init__(self, path):
+        self._file, self._lock = open(path, "w"), threading.Lock()  # noqa: SIM115 - open as long as the process
+
+    def add(self, kind, at_s, **what):
+        with self._lock:
+            print(json.dumps({"kind": kind, "at_s": at_s, **what}), file=self._file, flush=True)
+
+
+def watch_laps(path, notes):
+    laps = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    laps.bind(path)
+    print("ready", flush=True)
+    while True:
+        said = laps.recv(64)
+        at_s = now_s()
+        kind, number = said.decode().split()
+        notes.add(kind, at_s, number=int(number))
+
+
+def meter_energy(uuid, notes):
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        board = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        while True:
+            before_s = now_s()
+            energy_mj = pynvml.nvmlDeviceGetTotalEnergyConsumption(board)
+            notes.add("energy", (before_s + now_s()) / 2, energy_j=energy_mj / 1e3)
+            time.sleep(METER_S)
+    except Exception as error:
+        notes.add("no-energy", now_s(), reason=f"{type(error).__name__}: {error}")
+
+
+def meter_sampler(notes):
+    while True:
+        for process in psutil.Process(os.getppid()).children():
+            try:
+                if SAMPLER in process.cmdline():
+                    at_s, times = now_s(), process.cpu_times()
+                    notes.add("sampler", at_s, pid=process.pid, cpu_s=times.user + times.system)
+            except psutil.Error:
+                pass  # it ended meanwhile
+        time.sleep(CPU_S)
+
+
+def main():
+    path, file, *uuids = sys.argv[1:]
+    notes = Notes(file)
+    tasks = [(watch_laps, (path, notes)), (meter_sampler, (notes,)), *((meter_energy, (each, notes)) for each in uuids)]
+    for task, arguments in tasks:
+        threading.Thread(target=task, args=arguments, daemon=True).start()
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

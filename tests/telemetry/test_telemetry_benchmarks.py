@@ -1,0 +1,122 @@
+"""The scripts behind the H200 figures of telemetry: their estimators on what is known, before they meet a GPU."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from pytest_charllm.measure.series import Series
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import lag
+    import outside_check
+    import sampler_cost
+    import sensor_lag
+
+    return SimpleNamespace(lag=lag, outside=outside_check, cost=sampler_cost, wave=sensor_lag)
+
+
+def square_wave(scripts: SimpleNamespace):
+    times_s = np.cumsum([5.0, *(half_s for each_s in scripts.wave.halves(60.0) for half_s in (each_s, each_s))])
+    edges = [scripts.lag.Edge(round(1e9 * at_s), number % 2 == 0) for number, at_s in enumerate(times_s)]
+    return edges, scripts.lag.Load(edges)
+
+
+def read(load, value_at, seed: int = 0) -> Series:
+    """Every 40 ms with jitter: what a sensor holds that takes a new value every 100 ms."""
+    chance = random.Random(seed)
+    times_s = np.array([0.04 * n + chance.uniform(-0.01, 0.01) for n in range(round((load.end_s + 8) / 0.04))]) - 3
+    held_s = np.floor(times_s / 0.1) * 0.1
+    noise = np.random.default_rng(seed)
+    per_refresh = {held: noise.normal() for held in sorted(set(held_s.tolist()))}
+    values = value_at(held_s) + [0.5 * per_refresh[held] for held in held_s.tolist()]
+    return Series(tuple(load.begin_ns + round(1e9 * at_s) for at_s in times_s), tuple(values.tolist()))
+
+
+@pytest.mark.parametrize("window_s", [0.025, 1.0])
+def test_lag_and_refresh_of_an_averaging_sensor(scripts: SimpleNamespace, window_s: float) -> None:
+    """A 1 s average lags by half a second more than its refresh alone makes it; a momentary reading by next to none."""
+    _, load = square_wave(scripts)
+    told = scripts.lag.estimate(
+        read(load, lambda at_s: 120 + 560 * (load.total(at_s) - load.total(at_s - window_s)) / window_s),
+        load, is_counter=False, latest_s=4.0,
+    )  # fmt: skip
+    assert told["lag_s"] == pytest.approx(window_s / 2 + 0.05, abs=0.025)
+    assert told["refresh_s"] == pytest.approx(0.1, abs=0.001)
+    assert told["explained"] > 0.7
+
+
+def test_lag_of_a_counter(scripts: SimpleNamespace) -> None:
+    """Its value, not its slope, is what the load's time explains; it is seen late by half a sampling period."""
+    _, load = square_wave(scripts)
+    told = scripts.lag.estimate(
+        read(load, lambda at_s: 120 * at_s + 560 * load.total(at_s)), load, is_counter=True, latest_s=4.0
+    )
+    assert told["lag_s"] == pytest.approx(0.02, abs=0.01)
+    assert told["refresh_s"] == pytest.approx(0.1, abs=0.001)
+
+
+def test_what_ignores_the_load_has_no_lag(scripts: SimpleNamespace) -> None:
+    """The best of all shifts is no lag where none of them explains anything."""
+    _, load = square_wave(scripts)
+    told = scripts.lag.estimate(read(load, lambda at_s: 50 + 0 * at_s), load, is_counter=False, latest_s=4.0)
+    assert told["lag_s"] is None
+    assert told["lag_reason"] == "does not follow the load"
+    flat = Series((load.begin_ns, load.begin_ns + 10**9), (1.0, 1.0))
+    assert scripts.lag.estimate(flat, load, False, 4.0)["reason"] == "changed 0 times"
+
+
+def blocks_and_steps(cost, change: float, seed: int):
+    """80 s of steps that swing with a period of a second, drift by 3 %, and are slower while the sampler is on."""
+    chance = random.Random(seed)
+    patterns = [chance.choice([(True, False, False, True), (False, True, True, False)]) for _ in range(20)]
+    states = [on for pattern in patterns for on in pattern]
+    blocks = [cost.Block(round(1e9 * n), round(1e9 * (n + 1)), on, 0.0) for n, on in enumerate(states)]
+    step_s: list[float] = []
+    now_s, noise = 0.0, 0.0
+    while now_s < 80:
+        noise = 0.3 * noise + chance.gauss(0, 0.01)
+        swing = 0.02 * np.sin(2 * np.pi * now_s / 1.03)
+        on = states[min(int(now_s), 79)]
+        step_s.append(0.038 * (1 + noise + swing + 0.03 * now_s / 80 + (change if on else 0.0)))
+        now_s += step_s[-1]
+    return blocks, step_s
+
+
+@pytest.mark.parametrize("change", [0.0, 0.01])
+def test_difference_of_toggled_steps(scripts: SimpleNamespace, change: float) -> None:
+    """Neither a drift nor the swing of a board at its power cap may pass for the sampler's cost, nor hide it."""
+    cost = scripts.cost
+    blocks, step_s = blocks_and_steps(cost, change, seed=3)
+    found = cost.differences(blocks, cost.by_block(0, round(1e9 * sum(step_s)), step_s, blocks))
+    low, high = cost.interval(found)
+    assert len(found) == 20
+    assert sum(found) / len(found) == pytest.approx(change, abs=0.002)
+    assert low <= sum(found) / len(found) <= high
+    assert high - low < 0.005
+
+
+def test_a_step_over_an_edge_counts_as_on(scripts: SimpleNamespace) -> None:
+    """The dearest pass comes first when the sampler goes on, so that step must not be lost or counted as off."""
+    cost = scripts.cost
+    blocks = [cost.Block(n * 10**9, (n + 1) * 10**9, on, 0.0) for n, on in enumerate((False, True, True, False))]
+    step_s = [0.75] * 5
+    steps = cost.by_block(0, round(3.75e9), step_s, blocks)
+    assert [len(each) for each in steps] == [1, 2, 1, 1]
+
+
+def test_the_stopwatch_finds_the_window(scripts: SimpleNamespace) -> None:
+    """Warm-up waits every few steps; a message that was lost costs nothing, since each carries the count."""
+    said = [("sync", 0.0, 1), *(("step", n, n) for n in range(1, 6)), ("sync", 6.0, 2)]
+    said += [("step", 6.0 + n / 10, 5 + n) for n in range(1, 31) if n != 7] + [("sync", 10.0, 3), ("sync", 10.5, 4)]
+    notes = [{"kind": kind, "at_s": at_s, "number": number} for kind, at_s, number in said]
+    assert scripts.outside.longest(notes) == (6.0, 10.0, 30)
