@@ -51,7 +51,12 @@ def answering_backend(shape: ModelShape, microbatch: int, seq: int, dtype: torch
         torch.zeros(microbatch, seq, heads, shape.head_dim, dtype=dtype, device=device, requires_grad=True)
         for heads in (shape.heads, shape.kv_heads, shape.kv_heads)
     )
-    node = attend(q, k, v).grad_fn
+    return backend_behind(attend(q, k, v))
+
+
+def backend_behind(output: Tensor) -> str:
+    """The kernel that computed what an SDPA call returned."""
+    node = output.grad_fn
     while node is not None:
         name = node.name().partition("Backward")[0]
         if name in _ANSWERS:
