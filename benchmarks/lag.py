@@ -11,6 +11,7 @@ What changes at every reading may change faster than it is read, so then there i
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from itertools import pairwise
@@ -25,7 +26,8 @@ RING = "power_ring_w"
 """The driver's own record of power, beside the quantities of the samples."""
 FEWEST_CHANGES = 20
 EXPLAINED_ENOUGH = 0.3
-REGULAR_ENOUGH = 0.5
+REGULAR_ENOUGH, BY_CHANCE = 0.5, 1.5
+"""Of n changes some period pleases many: the best of m looks like sqrt(ln m / n) by chance. So many times that."""
 LONGEST_REFRESH_S = 2.0
 COARSE_S, FINE_S = 0.05, 0.002
 SOONEST_S = -0.5
@@ -103,7 +105,7 @@ def refresh(changes_s: np.ndarray, spacing_s: float) -> dict[str, Any]:
     agree = np.array([abs(np.exp(2j * np.pi * frequency * changes_s).mean()) for frequency in frequencies])
     best = int(agree.argmax())
     regular = float(agree[best])
-    if regular < REGULAR_ENOUGH:
+    if regular < max(REGULAR_ENOUGH, BY_CHANCE * math.sqrt(math.log(len(frequencies)) / len(changes_s))):
         return told | {"refresh_s": None, "regularity": regular, "refresh_reason": "changes at no steady pace"}
     return told | {"refresh_s": float(1 / frequencies[best]), "regularity": regular}
 

@@ -75,6 +75,13 @@ def test_what_ignores_the_load_has_no_lag(scripts: SimpleNamespace) -> None:
     assert scripts.lag.estimate(flat, load, False, 4.0)["reason"] == "changed 0 times"
 
 
+def test_a_few_changes_have_no_period(scripts: SimpleNamespace) -> None:
+    """Of thousands of periods one suits twenty moments of chance well."""
+    for seed in range(10):
+        at_s = np.sort(np.random.default_rng(seed).uniform(0, 120, 22))
+        assert scripts.lag.refresh(at_s, 0.04)["refresh_s"] is None
+
+
 def blocks_and_steps(cost, change: float, seed: int):
     """80 s of steps that swing with a period of a second, drift by 3 %, and are slower while the sampler is on."""
     chance = random.Random(seed)
