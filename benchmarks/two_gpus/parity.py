@@ -33,6 +33,7 @@ from pytest_charllm.records import Launch, Pass, RankReport, Status, tier
 from pytest_charllm.scenario import Layout, Options, Scenario
 from pytest_charllm.scenario.feasibility import infeasible
 from pytest_charllm.scenario.key import parse_key
+from pytest_charllm.scenario.spec import DEFAULT_ENGINE
 
 CASES = tomllib.loads(Path(__file__).with_name("cases.toml").read_text())
 WORLD = 2
@@ -46,6 +47,7 @@ def alone(scenario: Scenario) -> Scenario:
         work=replace(scenario.training, global_batch=scenario.global_batch),
         layout=Layout(),
         options=Options(precision=scenario.options.precision, compile=False, lora=scenario.options.lora),
+        engine=DEFAULT_ENGINE,
     )
 
 
