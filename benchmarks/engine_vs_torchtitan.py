@@ -58,6 +58,8 @@ ROWS = (
 )  # fmt: skip
 _GRACE_S = 90.0
 """On top of the time of a row: compilers may take long, and this one must end all the same."""
+_STACKS_S = 5.0
+"""So much earlier than they would be ended, ranks that hang end themselves and say where."""
 _APART_FACTOR = 3.0
 
 
@@ -92,7 +94,7 @@ def measure(
             settle_s=options.settle_s,
             matmul_s=options.matmul_s,
             until_ns=round((began_s + options.row_s) * 1e9),
-            limit_s=limit_s,
+            limit_s=limit_s - _STACKS_S,
             apart=options.apart,
             source=request.source,
             uuids=request.device_uuids,
@@ -168,9 +170,9 @@ def main() -> int:
     parser.add_argument("--variant", nargs="+", default=("native", "torchtitan"), metavar="SPEC")
     parser.add_argument("--rounds", type=int, default=6, help="at most, an even number (default: %(default)s)")
     parser.add_argument("--block-s", type=float, default=4.0, help="longest block (default: %(default)s)")
-    parser.add_argument("--least-block-s", type=float, default=2.5, help="shortest block (default: %(default)s)")
+    parser.add_argument("--least-block-s", type=float, default=2.0, help="shortest block (default: %(default)s)")
     parser.add_argument("--settle-s", type=float, default=0.6, help="dropped of each block (default: %(default)s)")
-    parser.add_argument("--matmul-s", type=float, default=1.8, help="products of a round (default: %(default)s)")
+    parser.add_argument("--matmul-s", type=float, default=2.0, help="products of a round (default: %(default)s)")
     parser.add_argument("--row-s", type=float, default=75.0, help="a row, start included (default: %(default)s)")
     parser.add_argument("--apart", action="store_true", help="one variant in memory at a time")
     parser.add_argument("--cache", type=Path, help="compiler caches (default: empty ones, shared by all rows)")

@@ -98,7 +98,7 @@ def _block(block: Block, tokens: int, world: int, seen: Seen) -> dict[str, Any]:
     joules = [energy(window)[0] for window in windows]
     known = [each.value for each in joules if each.value is not None]
     total = sum(known) if known and len(known) == len(joules) else None
-    clocks = [_clock(window) for window in windows]
+    clocks = [clock for window in windows if (clock := _clock(window)) is not None]
     return {
         "round": block.round,
         "tokens_per_s_per_gpu": trained / block.elapsed_s / world,
@@ -106,7 +106,7 @@ def _block(block: Block, tokens: int, world: int, seen: Seen) -> dict[str, Any]:
         "energy_source": " and ".join(sorted({each.source for each in joules if each.source})) or None,
         "energy_reason": None if total is not None else next((each.reason for each in joules if each.reason), None),
         "mean_power_w": None if total is None else total / world / ((block.end_ns - block.begin_ns) / 1e9),
-        "sm_clock_mhz": statistics.mean(clocks) if clocks and None not in clocks else None,
+        "sm_clock_mhz": statistics.mean(clocks) if clocks and len(clocks) == len(windows) else None,
         "dropped": block.dropped,
         "step_s": [round(each, 6) for each in block.step_s],
         "begin_ns": block.begin_ns,
@@ -165,6 +165,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
                 variant["attention"],
                 row["tokens_per_step"],
             ])  # fmt: skip
+    if not lines:
+        return "nothing was measured"
     headers = [
         "scenario", "variant", "tokens/s/GPU", "first over it", "of matmul", "mJ/token", "W/GPU", "peak GiB",
         "attention", "tokens/step",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import math
 import os
 import signal
 import sys
@@ -35,6 +36,7 @@ from pytest_charllm.engines.native.setup import MakeStep, Setup, build_step
 from pytest_charllm.engines.native.world import World, join
 from pytest_charllm.engines.surroundings import cuda_device, rank_device, software
 from pytest_charllm.launch.names import REQUEST_PATH
+from pytest_charllm.measure.energy import SHORTEST_S
 from pytest_charllm.records import RankRequest, from_json
 from pytest_charllm.scenario.memory import need
 from pytest_charllm.scenario.models import sequence, shape_of
@@ -51,6 +53,10 @@ _FULL = 0.95
 """Share of a GPU's memory that estimates may fill."""
 _EDGE_S, _LATE_SHARE = 0.5, 0.05
 """How long before and after an edge the sampler looks closely, and how late, of its length, a block may end."""
+_ENERGY_S = 1.1 * SHORTEST_S
+"""What counts of a block is this long at least: of less there is no energy."""
+_AFTER_S = 0.3
+"""After the last block: the counter of energy must move once more."""
 _MATMUL_WIDTH, _CPU_MATMUL_WIDTH = 8192, 512
 
 
@@ -118,8 +124,9 @@ class Contestant:
     def block(self, number: int, seconds: float, settle_s: float, announce: Callable[[float, float], None]) -> Block:
         """`seconds` of steps, of which those that begin within the first `settle_s` are dropped."""
         device = self._world.device
-        dropped = -int(-settle_s // self.step_s)
-        counted = max(2, round(seconds / self.step_s) - dropped)
+        dropped = math.ceil(settle_s / self.step_s)
+        enough = math.ceil(_ENERGY_S / self.step_s)
+        counted = max(2, enough, round(seconds / self.step_s) - dropped)
         others = 0
         if self._held is not None:
             others = torch.cuda.memory_allocated(device) - self._held
@@ -161,7 +168,7 @@ class Contestant:
         self._ended_ns = time.monotonic_ns()
         self._world.barrier()
         last = float(loss)
-        if last != last or abs(last) == float("inf"):
+        if not math.isfinite(last):
             raise ArithmeticError(f"the loss is {last} after {self._steps} steps")
         return marks, last
 
@@ -248,6 +255,7 @@ class Row:
             self._tell(yardstick.block(sweep * each))
             for name in self._names if sweep % 2 == 0 else self._names[::-1]:
                 self._turn(name, range(sweep * each, (sweep + 1) * each), block_s)
+        time.sleep(_AFTER_S)
 
     def _turn(self, name: str, numbers: range, block_s: float) -> None:
         for number in numbers:
@@ -300,17 +308,10 @@ class Row:
         return f"{(need_.total + idle) / 1e9:.0f} GB together by the estimate, of {room / 1e9:.0f}"
 
     def _plan(self) -> tuple[int, float]:
-        """(rounds, seconds of a block): as many rounds, an even number, as fit with blocks that are long enough."""
-        spec, variants = self._spec, max(1, len(self._contestants))
         if self._apart is not None:
-            return spec.rounds, spec.block_s
+            return self._spec.rounds, self._spec.block_s
         [spent_s] = self._world.largest([time.monotonic() + _REPORT_S])
-        left_s = spec.until_ns / 1e9 - spent_s
-        for rounds in range(spec.rounds, 1, -2):
-            fits_s = (left_s / rounds - spec.matmul_s - _SWITCH_S) / variants - _SWITCH_S
-            if fits_s >= spec.least_block_s:
-                return rounds, min(fits_s, spec.block_s)
-        return 2, spec.least_block_s
+        return fitting(self._spec.until_ns / 1e9 - spent_s, max(1, len(self._contestants)), self._spec)
 
     def _announce(self, begin_s: float, end_s: float) -> None:
         """Tell the sampler of the edges of what counts, from now."""
@@ -328,6 +329,16 @@ class Row:
         every: list[Any] = [None] * self._world.size
         dist.all_gather_object(every, own)
         return tuple(every)
+
+
+def fitting(left_s: float, variants: int, spec: Spec) -> tuple[int, float]:
+    """(rounds, seconds of a block): as many rounds, an even number, as fit with blocks that are long enough; two at
+    least."""
+    for rounds in range(spec.rounds, 1, -2):
+        fits_s = (left_s / rounds - spec.matmul_s - _SWITCH_S) / variants - _SWITCH_S
+        if fits_s >= spec.least_block_s:
+            return rounds, min(fits_s, spec.block_s)
+    return 2, spec.least_block_s
 
 
 def allocated(world: World) -> int | None:

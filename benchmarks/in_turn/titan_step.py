@@ -100,7 +100,7 @@ class TitanStep:
 def _in_bf16(kind: type[Any]) -> type[Any]:
     """ParallelDims that shard over a single rank too."""
 
-    class WithFsdp(kind):  # type: ignore[misc]
+    class WithFsdp(kind):
         def _mesh_exist(self, name: str, degree: int) -> bool:
             return name == "fsdp" or bool(super()._mesh_exist(name, degree))
 

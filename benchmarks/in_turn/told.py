@@ -45,7 +45,7 @@ class Built(msgspec.Struct, frozen=True, kw_only=True, tag="built"):
     """A variant that is warm. `first_step_s` holds its compilation; `held_bytes` is what it keeps between steps."""
 
     variant: str
-    parameters: int
+    parameters: int | None
     attention: str | None
     experts: str | None
     first_loss: float
