@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ctypes import byref
 from typing import Any
 
 from pytest_charllm.devices import nvml_fields as table
@@ -74,7 +75,8 @@ def _fabric(nvml: Any, handle: Any, values: dict[str, float | str | None], missi
         if structure is None:
             raise NvmlError(table.FUNCTION_NOT_FOUND)
         info = structure()
-        call(nvml, "nvmlDeviceGetGpuFabricInfoV", handle, info)
+        # The binding hands on what it is given: a structure itself would go by value, and the driver crash on it.
+        call(nvml, "nvmlDeviceGetGpuFabricInfoV", handle, byref(info))
     except NvmlError as refused:
         missing["fabric_state"] = missing["fabric_health"] = f"nvmlDeviceGetGpuFabricInfoV: {refused}"
         return

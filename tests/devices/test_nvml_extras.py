@@ -163,9 +163,13 @@ def test_health_is_told_with_what_is_unknown(nvml):
     ],
 )
 def test_the_fabric_tells_what_is_wrong(nvml, mask, state, health):
-    """On NVSwitch boards a fabric that is not completed fails CUDA's start, hours into a queue."""
+    """On NVSwitch boards a fabric that is not completed fails CUDA's start, hours into a queue.
 
-    def fill(handle, info):
+    Pins: a structure given by value, as the binding does with one that comes without `byref`, crashed the process.
+    """
+
+    def fill(handle, reference):
+        info = reference._obj
         info.state, info.status, info.healthMask = state, 0, mask
 
     nvml.c_nvmlGpuFabricInfo_v2_t = pynvml.c_nvmlGpuFabricInfo_v2_t
