@@ -3,9 +3,9 @@
     python benchmarks/outside_check.py [--scenario llama3-1b.mb2] [--matmul-seconds 4] [--out FOLDER]
 
 `outside/stopwatch.py` is a process of its own with its own clock, its own reads of the energy counter and its own look
-at the sampler. It cannot see steps from outside, so `outside/sitecustomize.py` has the rank send it a message when an
-optimizer has been called and when a wait for the device is over: the window is the longest run of calls between two
-such waits, and all of its steps are done by the second. Tokens a step are those of the scenario. Held against it:
+at the sampler. It cannot see steps from outside, so `outside/sitecustomize.py` has the rank send it a message when a
+step has been queued and when a wait for the device is over: the window is the longest run of steps between two such
+waits, and all of its steps are done by the second. Tokens a step are those of the scenario. Held against it:
 
 - tokens/s (the product: from the median of CUDA event times) within 1 %;
 - joules (the product: counter, interpolated to the edges) within 3 % of the difference of the counter as read at the
@@ -85,8 +85,8 @@ def stopwatch(folder: Path, uuids: tuple[str, ...]) -> Iterator[Path]:
             process.kill()
 
 
-def longest(notes: list[Note]) -> Window:
-    """The most steps between two successive waits. Raises `ValueError` where no two waits have a step between."""
+def longest(notes: list[Note]) -> Window | None:
+    """The most steps between two successive waits. None where no two waits have a step between."""
     windows = []
     steps, began_s, began = 0, None, 0
     for note in notes:
@@ -96,7 +96,7 @@ def longest(notes: list[Note]) -> Window:
             if began_s is not None and steps > began:
                 windows.append(Window(began_s, note["at_s"], steps - began))
             began_s, began = note["at_s"], steps
-    return max(windows, key=lambda window: window.steps)
+    return max(windows, key=lambda window: window.steps, default=None)
 
 
 def last_before(notes: list[Note], kind: str, at_s: float) -> Note | None:
@@ -138,6 +138,9 @@ def matmul_flops(seconds: float, uuid: str) -> float:
 def checks(launch: Launch, measurement: Measurement, notes: list[Note], sustained: float | None) -> list[Note]:
     report, window = launch.ranks[0], longest(notes)
     assert report.steps is not None
+    if window is None:
+        lost = {"check": "steps in the window", "ours": len(report.steps.wall_s), "outside": None, "ok": False}
+        return [lost | {"reason": "the stopwatch saw no step between two waits"}, cpu_of_sampler(notes, None)]
     judged = report.device.kind == "cuda"
     tokens = tokens_per_step(launch.scenario)
     values = {name: value.value for name, value in measurement.values.items()}
@@ -166,7 +169,7 @@ def checks(launch: Launch, measurement: Measurement, notes: list[Note], sustaine
     ]
 
 
-def cpu_of_sampler(notes: list[Note], window: Window) -> Note:
+def cpu_of_sampler(notes: list[Note], window: Window | None) -> Note:
     """Over the life of the process, and within the window alone."""
     seen = [note for note in notes if note["kind"] == "sampler"]
     check = "sampler CPU, percent of a core"
@@ -174,11 +177,11 @@ def cpu_of_sampler(notes: list[Note], window: Window) -> Note:
         return {"check": check, "ours": None, "ok": False, "reason": "the sampler was never seen"}
     life_s = seen[-1]["at_s"] - seen[0]["at_s"]
     percent = 100 * seen[-1]["cpu_s"] / life_s
-    cpu_s = difference(seen, "sampler", "cpu_s", window)
+    cpu_s = None if window is None else difference(seen, "sampler", "cpu_s", window)
     return {
         "check": check,
         "ours": percent,
-        "within_window": None if cpu_s is None else 100 * cpu_s / window.seconds,
+        "within_window": None if window is None or cpu_s is None else 100 * cpu_s / window.seconds,
         "at_start_cpu_s": seen[min(4, len(seen) - 1)]["cpu_s"],
         "cpu_s": seen[-1]["cpu_s"],
         "life_s": life_s,

@@ -1,7 +1,9 @@
 """On a rank's PYTHONPATH it tells a stopwatch outside what the rank does: steps queued, and device syncs that returned.
 
-LAPS_SOCKET names the stopwatch's socket. A message is `step N` after the N-th call of an optimizer, or `sync N` when
-the N-th wait for the device (or, without one, barrier) is over; it carries no time, since the stopwatch has the clock.
+LAPS_SOCKET names the stopwatch's socket. A message is `step N` when the N-th call of a model in training (forward,
+backward and update, whichever engine and update it has) has returned, by when a GPU may still be at work on it; or
+`sync N` when the N-th wait for the device (or, without one, barrier) is over. It carries no time, since the stopwatch
+has the clock.
 """
 
 import functools
@@ -24,44 +26,59 @@ class _Laps:
         with suppress(OSError):  # nobody listens, or not fast enough: the next message carries the count
             self._socket.sendto(b"%s %d" % (what.encode(), number), self._path)
 
+    def told_after(self, function, what):
+        @functools.wraps(function)
+        def call(*args, **kwargs):
+            result = function(*args, **kwargs)
+            self.tell(what)
+            return result
 
-class _OnTorch(MetaPathFinder):
-    """Finds torch as ever, and hooks into it once it is there."""
+        return call
+
+
+class _OnImport(MetaPathFinder):
+    """Finds modules as ever, and hooks into some once they are there."""
+
+    def __init__(self, hooks):
+        self._hooks = hooks
 
     def find_spec(self, name, path=None, target=None):
-        if name != "torch":
+        if name not in self._hooks:
             return None
         spec = PathFinder.find_spec(name, path, target)
         execute = spec.loader.exec_module
 
         def and_hook(module):
             execute(module)
-            _hook(module)
+            self._hooks[name](module)
 
         spec.loader.exec_module = and_hook
         return spec
 
 
-def _hook(torch):
-    import torch.distributed as dist
-    from torch.optim.optimizer import register_optimizer_step_post_hook
+def _hooks(laps):
+    def into_torch(torch):
+        import torch.distributed as dist
 
-    laps = _Laps(os.environ["LAPS_SOCKET"])
+        torch.cuda.synchronize = laps.told_after(torch.cuda.synchronize, "sync")
+        if dist.is_available():
+            dist.barrier = laps.told_after(dist.barrier, "sync")
 
-    def told_after(function):
-        @functools.wraps(function)
-        def call(*args, **kwargs):
-            result = function(*args, **kwargs)
-            laps.tell("sync")
-            return result
+    def into_setup(setup):
+        """Every engine has its model in training built here."""
+        build, counted = setup.Setup.build, set()
 
-        return call
+        def build_counted(*args, **kwargs):
+            step, report = build(*args, **kwargs)
+            if type(step) not in counted:
+                counted.add(type(step))
+                type(step).__call__ = laps.told_after(type(step).__call__, "step")
+            return step, report
 
-    register_optimizer_step_post_hook(lambda *_: laps.tell("step"))
-    torch.cuda.synchronize = told_after(torch.cuda.synchronize)
-    if dist.is_available():
-        dist.barrier = told_after(dist.barrier)
+        setup.Setup.build = build_counted
+
+    return {"torch": into_torch, "pytest_charllm.engines.native.setup": into_setup}
 
 
 if "LAPS_SOCKET" in os.environ and os.environ.get("RANK") == "0":
-    sys.meta_path.insert(0, _OnTorch())
+    sys.meta_path.insert(0, _OnImport(_hooks(_Laps(os.environ["LAPS_SOCKET"]))))
