@@ -68,6 +68,11 @@ class Grounds:
         return (*(self.diagnostic.checks if self.diagnostic is not None else ()), *made.values())
 
     @property
+    def _aside(self) -> tuple[Finding, ...]:
+        """What the launch beside the timed ones says."""
+        return self.diagnostic.findings if self.diagnostic is not None else ()
+
+    @property
     def failed(self) -> tuple[Check, ...]:
         return tuple(check for check in self.checks if not check.ok)
 
@@ -89,7 +94,7 @@ class Grounds:
             because=because,
             metrics=tuple(metrics),
             checks=self.checks,
-            findings=(*findings, *merged_findings(self.launches)),
+            findings=(*findings, *merged_findings(self.launches), *self._aside),
             stack_diff=diff,
             diagnosis=why,
             launches=len(self.launches),

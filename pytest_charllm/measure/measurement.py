@@ -10,11 +10,11 @@ from pytest_charllm.measure.collective import curve, curve_metrics, result_check
 from pytest_charllm.measure.energy import energy
 from pytest_charllm.measure.health import health
 from pytest_charllm.measure.observations import launch_findings, power_capped
-from pytest_charllm.measure.ranks import per_rank
+from pytest_charllm.measure.ranks import Columns, per_rank
 from pytest_charllm.measure.script import NO_WINDOW, script_findings, semantics, windowed
 from pytest_charllm.measure.steps import step_findings, unusable
 from pytest_charllm.measure.thermal import temperature_start
-from pytest_charllm.measure.traced import traced_findings, traced_values
+from pytest_charllm.measure.traced import traced_findings, traced_per_rank, traced_values
 from pytest_charllm.measure.values import DEVICE_METRICS, device_values, missing, rank_values
 from pytest_charllm.measure.windows import DeviceWindow, device_windows
 from pytest_charllm.measure.workload import workload
@@ -36,6 +36,7 @@ def measure(launch: Launch, trace: Trace | None, machine: Machine) -> Measuremen
     findings = launch_findings(launch)
     untimed = reason or f"the {launch.pass_} pass contributes no step time"
     values = {metric: missing(metric, untimed) for metric in _metrics(launch.scenario)}
+    columns: Columns = {}
     windows: tuple[DeviceWindow, ...] = ()
     taints: list[Finding] = []
     if reason is None and launch.pass_ is Pass.TIMED:
@@ -53,7 +54,8 @@ def measure(launch: Launch, trace: Trace | None, machine: Machine) -> Measuremen
         findings += script_findings(launch) if is_script else []
     elif reason is None and launch.pass_ is Pass.TRACED:
         values |= traced_values(launch)
-        findings += traced_findings(launch.ranks)
+        findings += traced_findings(launch)
+        columns |= traced_per_rank(launch)
     elif reason is None:
         findings += unchecked(launch.scenario)
     if reason is not None:
@@ -70,7 +72,7 @@ def measure(launch: Launch, trace: Trace | None, machine: Machine) -> Measuremen
         device_uuids=_uuids(launch, machine),
         values=values,
         start_temp_c=_start_temperatures(windows),
-        per_rank=per_rank(launch.ranks, windows, machine.is_cpu) if timed else {},
+        per_rank=per_rank(launch.ranks, windows, machine.is_cpu) if timed else columns,
         window_s=_window_s(launch) if timed else None,
         workload=workload(launch) if validity is not Validity.INVALID else {},
         semantics=_semantics(windows) | (semantics(launch) if is_script and reason is None else {}),

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pytest_charllm.records import METRICS, Finding, Launch, RankReport, Value
 from pytest_charllm.records.breakdown import StepBreakdown
 from pytest_charllm.records.metrics import TRACED_METRICS
+from pytest_charllm.records.outlier import outlier
+from pytest_charllm.scenario import Scenario
 
 ON_CPU = "not measured on a CPU: no trace tells there whether a thread computes or waits for gloo"
 ON_GPU = "only a step under the profiler tells"
@@ -35,7 +37,43 @@ def untraced_values(is_cpu: bool) -> dict[str, Value]:
     return {metric: _none(metric, ON_CPU if is_cpu else ON_GPU) for metric in TRACED_METRICS}
 
 
-def traced_findings(reports: Sequence[RankReport]) -> list[Finding]:
+def traced_per_rank(launch: Launch) -> dict[str, tuple[float, ...]]:
+    """Seconds of each part on every rank, in rank order; nothing of ranks that are not to be held against each other:
+    of a single one, where one was not traced, or where they differ in their work."""
+    if len(launch.ranks) < 2 or not _same_work(launch.scenario) or not all(r.breakdown for r in launch.ranks):
+        return {}
+    steps = [_median_step(report) for report in launch.ranks]
+    return {metric: tuple(getattr(step, name) / 1e9 for step in steps) for metric, name in _FIELDS.items()}
+
+
+def traced_findings(launch: Launch) -> list[Finding]:
+    """One rank that computes longer than all others, and how much the profiler slowed the steps."""
+    return [*_slow_rank(launch), *_slowed(launch.ranks)]
+
+
+def _slow_rank(launch: Launch) -> list[Finding]:
+    """By computation alone: the others' wall time is the late rank's, as they wait for it in their collectives."""
+    columns = traced_per_rank(launch)
+    found = outlier(columns.get("compute_time", ()), METRICS["compute_time"].better)
+    if found is None:
+        return []
+    device, host = launch.ranks[found.rank].device, launch.ranks[found.rank].host
+    exposed_s = columns["exposed_communication"]
+    others_s = statistics.median(exposed_s[: found.rank] + exposed_s[found.rank + 1 :])
+    text = (
+        f"rank {found.rank} on {device.uuid or host}: compute time of a traced step "
+        f"{100 * found.by:+.1f} % against the others, whose exposed communication is {1e3 * others_s:.1f} ms "
+        f"where its own is {1e3 * exposed_s[found.rank]:.1f} ms"
+    )
+    return [Finding(kind="slow-rank", text=text)]
+
+
+def _same_work(scenario: Scenario) -> bool:
+    """Stages of a pipeline differ by design, and experts by what the router gives them."""
+    return scenario.layout.pp == 1 and not scenario.options.real_routing
+
+
+def _slowed(reports: Sequence[RankReport]) -> list[Finding]:
     """How much the profiler slowed the steps, where that is more than 5 %: gaps are longer than without it."""
     ratios = [
         _median_step(report).span_ns / 1e9 / report.untraced_step_s

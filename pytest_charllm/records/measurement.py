@@ -68,7 +68,8 @@ class Measurement(Record, frozen=True, kw_only=True):
     start_temp_c: dict[str, float] = {}
     per_rank: dict[str, tuple[float | None, ...]] = {}
     """Metric -> one number a rank, in rank order as `device_uuids`: of the step, the calibrations, clock, core
-    temperature and throttled time. Empty of a single rank."""
+    temperature and throttled time; of a traced launch the parts of its step, where all ranks do the same work. Empty of
+    a single rank."""
     window_s: float | None = None
     workload: dict[str, str] = {}
     """Fingerprint of what was trained: "parameters", "FLOPs/token", "tokens/step", "attention", "experts",

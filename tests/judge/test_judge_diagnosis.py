@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from pytest_charllm.judge.diagnosis.node import suspects
 from pytest_charllm.judge.diagnosis.rules import NOT_TIMED
-from pytest_charllm.records import Baseline, Judgement, Measurement, Stack, Value, Verdict
+from pytest_charllm.records import Baseline, Finding, Judgement, Measurement, Stack, Value, Verdict
 
 HERE = "GPU-7cd69a69-1f3d-32e1-9e8e-d34d8b1e49ab"
 FOUR = (HERE, "GPU-b", "GPU-c", "GPU-d")
@@ -143,6 +143,50 @@ def test_what_a_trace_says_of_a_gpu_that_waited(
     judgement = make.decide([[launch] * 3, [launch] * 3], known, diagnostic=traced(make, **changes))
     assert [said.rule for said in judgement.diagnosis] == rules
     assert all(NOT_TIMED not in said.text for said in judgement.diagnosis)
+
+
+TWO = (HERE, "GPU-b")
+WAITS = {"compute_time": (0.118, 0.110), "exposed_communication": (0.010, 0.018), "host_gap": (0.008, 0.008)}
+"""The first of two ranks computes 8 ms longer, and the other waits for it."""
+
+
+def test_a_late_rank_is_named_by_its_trace(make: SimpleNamespace) -> None:
+    """On GPUs every rank's step takes as long as the late one's: lost overlap was blamed, which nobody had lost."""
+    fields = {"device_uuids": TWO, "start_temp_c": {}}
+    launch, record = here(make, SLOWER, **fields), on_record(make, **fields)
+    known = replace(record, stacks=(replace(record.reference, traced=TRACED),))
+    means = {metric: sum(values) / 2 for metric, values in WAITS.items()}
+    aside = replace(traced(make, **means), per_rank=WAITS)
+    judgement = make.decide([[launch] * 3, [launch] * 3], known, diagnostic=aside)
+    (said,) = judgement.diagnosis
+    assert (said.rule, said.devices) == ("slow-rank", (HERE,))
+    assert said.text == (
+        "-6.1 % tokens/s; compute time of rank 0 +7.3 % against the others, exposed communication 18.0 ms a step on "
+        "the others, 10.0 ms on it: one slow rank, GPU-7cd6... slot 0"
+    )
+
+
+def test_lost_overlap_is_told_beside_a_late_rank(make: SimpleNamespace) -> None:
+    """The late rank waits for nobody: what is exposed on it is exposed for another reason."""
+    fields = {"device_uuids": TWO, "start_temp_c": {}}
+    launch, record = here(make, SLOWER, **fields), on_record(make, **fields)
+    known = replace(record, stacks=(replace(record.reference, traced=TRACED),))
+    both = WAITS | {"exposed_communication": (0.018, 0.026)}
+    aside = replace(traced(make, exposed_communication=0.022), per_rank=both)
+    judgement = make.decide([[launch] * 3, [launch] * 3], known, diagnostic=aside)
+    assert [said.rule for said in judgement.diagnosis] == ["slow-rank", "exposed"]
+    assert "exposed communication +8.0 ms a step (10.0 ms on record)" in judgement.diagnosis[1].text
+
+
+def test_a_trace_says_which_rank_is_slow_before_anything_is_on_record(make: SimpleNamespace) -> None:
+    """A slow card must not go on record as what is normal without a word."""
+    launch = here(make, device_uuids=TWO, start_temp_c={})
+    said_aside = Finding(kind="slow-rank", text="rank 0 on GPU-a: compute time")
+    aside = replace(traced(make), per_rank=WAITS, findings=(said_aside,))
+    judgement = make.decide([[launch] * 3], None, diagnostic=aside)
+    assert judgement.verdict is Verdict.NO_BASELINE
+    assert [said.cause for said in judgement.diagnosis] == ["one slow rank, GPU-7cd6... slot 0"]
+    assert said_aside in judgement.findings
 
 
 def test_a_trace_without_one_on_record_says_nothing(make: SimpleNamespace) -> None:

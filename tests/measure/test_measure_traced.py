@@ -5,12 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_charllm.measure.measurement import measure
 from pytest_charllm.measure.traced import ON_CPU, ON_GPU
 from pytest_charllm.records import Pass, RankReport
 from pytest_charllm.records.breakdown import StepBreakdown
 from pytest_charllm.records.metrics import TRACED_METRICS
+from pytest_charllm.scenario import Layout
 
 MS = 1_000_000
 
@@ -33,12 +35,12 @@ def test_the_median_step_of_every_rank(make: SimpleNamespace) -> None:
     calm, hiccup = step(80, 20, 10, 10), step(80, 20, 10, 90)
     ranks = (
         traced(make, 0, hiccup, calm, step(79, 20, 10, 10)),
-        traced(make, 1, step(60, 40, 40, 0), step(60, 40, 40, 0)),
+        traced(make, 1, step(78, 22, 22, 0), step(78, 22, 22, 0)),
     )
     measurement = measure(make.launch(ranks, pass_=Pass.TRACED), None, make.machine(("GPU-0", "GPU-1")))
     seconds = {metric: measurement.number(metric) for metric in TRACED_METRICS}
     assert seconds == pytest.approx(
-        {"compute_time": 0.070, "communication_time": 0.030, "exposed_communication": 0.025, "host_gap": 0.005}
+        {"compute_time": 0.079, "communication_time": 0.021, "exposed_communication": 0.016, "host_gap": 0.005}
     )
     assert measurement.values["step_time"].reason == "the traced pass contributes no step time"
     assert (measurement.checks, measurement.findings) == ((), ())
@@ -49,6 +51,35 @@ def test_a_step_that_the_profiler_slows_says_so(make: SimpleNamespace) -> None:
     ranks = tuple(traced(make, rank, step(80, 0, 0, 40), untraced_step_s=0.100) for rank in range(2))
     (finding,) = measure(make.launch(ranks, pass_=Pass.TRACED), None, make.machine(("GPU-0", "GPU-1"))).findings
     assert finding.text == "the profiler slowed the step by 20 %: gaps of the host are longer for it"
+
+
+def slow_rank_of(make: SimpleNamespace, *ranks: RankReport, **changes: object) -> list[str]:
+    """The texts of the findings, and that what the diagnosis is given agrees with them."""
+    launch = make.launch(ranks, pass_=Pass.TRACED, **changes)
+    measurement = measure(launch, None, make.machine([f"GPU-{rank.rank}" for rank in ranks]))
+    assert not measurement.findings or set(measurement.per_rank) == set(TRACED_METRICS)
+    return [finding.text for finding in measurement.findings if finding.kind == "slow-rank"]
+
+
+def test_a_rank_that_computes_longer_is_named(make: SimpleNamespace) -> None:
+    """An all-reduce evens out wall time, so on two GPUs a rank that is 5 % slower has the same step as the other."""
+    fast, slow = step(80, 20, 10, 10), step(84, 16, 6, 10)
+    (text,) = slow_rank_of(make, traced(make, 0, fast), traced(make, 1, slow))
+    assert text == (
+        "rank 1 on GPU-1: compute time of a traced step +5.0 % against the others, whose exposed communication is "
+        "10.0 ms where its own is 6.0 ms"
+    )
+    assert slow_rank_of(make, traced(make, 0, fast), traced(make, 1, step(82, 18, 8, 10))) == []
+
+
+def test_ranks_that_differ_by_design_are_not_called_slow(make: SimpleNamespace) -> None:
+    """The last stage of a pipeline has the head, and an expert that the router likes has more rows."""
+    ranks = traced(make, 0, step(80, 20, 10, 10)), traced(make, 1, step(100, 10, 5, 0))
+    alike = make.scenario(2)
+    staged = replace(alike, layout=Layout(pp=2))
+    routed = replace(alike, options=replace(alike.options, real_routing=True))
+    found = [len(slow_rank_of(make, *ranks, scenario=scenario)) for scenario in (alike, staged, routed)]
+    assert found == [1, 0, 0]
 
 
 def test_one_rank_without_a_trace_leaves_none(make: SimpleNamespace) -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from typing import NamedTuple
 
 from pytest_charllm.judge.diagnosis.evidence import SPOKEN, Evidence, columns
 from pytest_charllm.judge.diagnosis.words import told
 from pytest_charllm.judge.wording import name
-from pytest_charllm.records import METRICS, Better, Diagnosis
+from pytest_charllm.records import METRICS, Diagnosis
+from pytest_charllm.records.outlier import SKEW, Outlier
+from pytest_charllm.records.outlier import outlier as furthest_behind
 
-SKEW = 0.03
-"""How much worse than the others' median a rank must be, and all others must be nearer to it than half of that."""
 SKEW_CPU = 0.05
-"""The same of CPU time on a CPU: Gate A's floor."""
+"""`SKEW` of CPU time on a CPU: Gate A's floor."""
 KERNEL = 0.02
 """From this change on a calibration counts as slower. Matrix product and copy of 24 launches of two H200s scattered by
 0.1 % (CoV) on each, and their matrix products were 0.7 % apart."""
@@ -23,16 +22,14 @@ LIBRARIES = ("torch", "cuda", "rocm", "cudnn", "driver", "vbios")
 """Software that may change a matrix product by itself."""
 
 
-class Outlier(NamedTuple):
-    """One rank that is worse than the median of the others by `by`, a ratio."""
-
-    rank: int
-    by: float
+OF_A_RANK = {"matmul_time": SKEW, "sm_clock": SKEW, "copy_time": SKEW, "compute_time": SKEW, "cost_cpu": SKEW_CPU}
+"""What is a rank's own, however long it waits for others, and by how much it may be behind. What tells a slow card
+from a slow rank comes first."""
 
 
 def slow_rank(e: Evidence) -> Diagnosis | None:
     """One of several ranks whose own kernels, clock or CPU time is behind those of all others."""
-    for metric, skew in (("matmul_time", SKEW), ("sm_clock", SKEW), ("copy_time", SKEW), ("cost_cpu", SKEW_CPU)):
+    for metric, skew in OF_A_RANK.items():
         found = outlier(e, metric, skew)
         if found is None:
             continue
@@ -40,7 +37,8 @@ def slow_rank(e: Evidence) -> Diagnosis | None:
         evidence = [f"{spoken} of rank {found.rank} {100 * found.by:+.1f} % against the others"]
         evidence += _beside(e, metric, found.rank)
         uuid = e.uuid(found.rank)
-        cause = f"one slow {'rank' if uuid is None else 'GPU'}, {e.slot(found.rank)}"
+        # Longer kernels of the step alone may be more work as well as a slower card.
+        cause = f"one slow {'rank' if uuid is None or metric == 'compute_time' else 'GPU'}, {e.slot(found.rank)}"
         return told(e, "slow-rank", evidence, cause, () if uuid is None else (uuid,))
     return None
 
@@ -63,18 +61,8 @@ def slow_card(e: Evidence) -> Diagnosis | None:
 
 
 def outlier(e: Evidence, metric: str, skew: float) -> Outlier | None:
-    """The rank furthest behind, if it is so by `skew` and stands alone."""
-    values = e.ranks(metric)
-    if len(values) < 2 or min(values) <= 0:
-        return None
-    higher = METRICS[metric].better is Better.LOWER
-    worst = (max if higher else min)(range(len(values)), key=values.__getitem__)
-    others = [value for rank, value in enumerate(values) if rank != worst]
-    middle = statistics.median(others)
-    by = values[worst] / middle - 1
-    loss = by if higher else -by
-    spread = max(abs(value / middle - 1) for value in others)
-    return Outlier(worst, by) if loss >= skew and spread < loss / 2 else None
+    """The rank furthest behind in one metric, if it is so by `skew` and stands alone."""
+    return furthest_behind(e.ranks(metric), METRICS[metric].better, skew)
 
 
 def hottest(e: Evidence, metric: str) -> int | None:
@@ -87,6 +75,12 @@ def hottest(e: Evidence, metric: str) -> int | None:
 
 
 def _beside(e: Evidence, metric: str, rank: int) -> list[str]:
-    """Its clock, where that is behind too."""
+    """Its clock, where that is behind too; of a traced step, how the others wait for it."""
     clock = outlier(e, "sm_clock", SKEW / 2) if metric != "sm_clock" else None
-    return [f"SM clock {100 * clock.by:+.1f} %"] if clock is not None and clock.rank == rank else []
+    beside = [f"SM clock {100 * clock.by:+.1f} %"] if clock is not None and clock.rank == rank else []
+    exposed_s = e.ranks("exposed_communication") if metric == "compute_time" else ()
+    if exposed_s:
+        others_s = statistics.median(exposed_s[:rank] + exposed_s[rank + 1 :])
+        told_ms = f"{1e3 * others_s:.1f} ms a step on the others, {1e3 * exposed_s[rank]:.1f} ms on it"
+        beside.append(f"exposed communication {told_ms}")
+    return beside

@@ -71,6 +71,8 @@ class Evidence:
     traced: Mapping[str, float] = field(default_factory=dict)
     """The parts of a traced step here, in seconds, and those on record; empty where none was made."""
     traced_before: Mapping[str, float] = field(default_factory=dict)
+    traced_ranks: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+    """Those parts here by rank, where all ranks do the same work."""
 
     @classmethod
     def of(
@@ -97,6 +99,7 @@ class Evidence:
             stack_diff=stack_diff,
             traced=_parts([traced]),
             traced_before=_parts([run.traced for run in recorded]),
+            traced_ranks=diagnostic.per_rank if diagnostic is not None else {},
         )
 
     @property
@@ -153,9 +156,12 @@ class Evidence:
     def ranks(self, metric: str) -> tuple[float, ...]:
         """One median a rank over the launches; of what the step itself does, as ratios to that rank's on record.
 
-        Ranks of a pipeline do different work, but each the same as before; calibrations are alike on all of them.
+        Ranks of a pipeline do different work, but each the same as before; calibrations are alike on all of them, and
+        so are the parts of a traced step, which are there by rank only where their work is.
         Empty where a rank has none, or nothing on record to hold it against.
         """
+        if metric in TRACED_METRICS:
+            return columns([self.traced_ranks.get(metric, ())])
         now = columns([launch.per_rank.get(metric, ()) for launch in self.launches])
         if metric in ALIKE:
             return now

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytest_charllm.judge.diagnosis.cards import EXPLAINS, KERNEL, hottest, slow_card, slow_rank
+from pytest_charllm.judge.diagnosis.cards import EXPLAINS, KERNEL, OF_A_RANK, hottest, outlier, slow_card, slow_rank
 from pytest_charllm.judge.diagnosis.evidence import Evidence, Move
 from pytest_charllm.judge.diagnosis.words import added, seconds, told
 from pytest_charllm.judge.wording import moved
@@ -80,8 +80,14 @@ def link(e: Evidence) -> Diagnosis | None:
 
 
 def exposed(e: Evidence) -> Diagnosis | None:
-    """Communication that computation hid before: lost overlap, or more of it than there is to hide it."""
+    """Communication that computation hid before: lost overlap, or more of it than there is to hide it.
+
+    Where one rank is late that is in what the others show, so the late one's own counts, which waits for nobody.
+    """
     move, whole = e.move("exposed_communication"), e.move("communication_time")
+    late = outlier(e, "compute_time", OF_A_RANK["compute_time"])
+    if late is not None:
+        move = move._replace(now=e.ranks(move.metric)[late.rank])
     if not _lengthens(e, move):
         return None
     return told(e, "exposed", [added(move), added(whole)], f"communication is exposed; {e.changed}")
