@@ -26,6 +26,9 @@ _ATTENTION_FORWARD = 2
 _ATTENTION_BACKWARD = 5
 """As torch counts the fused kernels (flash, cuDNN, efficient): the four gradients, and the scores once more."""
 
+_MATH_BACKWARD = 4
+"""torch's unfused attention keeps the scores, so its backward pass is the gradients alone."""
+
 
 def flops_per_token(scenario: Scenario, formula: str = FLOP_FORMULA) -> float:
     """Model FLOPs of one trained token: ``6 N + c L S heads (2 head_dim)``.
@@ -44,12 +47,13 @@ def flops_per_token(scenario: Scenario, formula: str = FLOP_FORMULA) -> float:
     return float(linear + FORMULAS[formula] * attention)
 
 
-def hardware_flops_per_step(scenario: Scenario) -> int:
+def hardware_flops_per_step(scenario: Scenario, attention_backend: str | None = None) -> int:
     """Executed FLOPs of one optimizer step over all ranks, recomputation included, attention not halved.
 
-    Linear layers: 2 per weight and token forward, 4 backward. Fused attention: 2 products forward, 5 backward. Full
-    recomputation repeats the forward pass of every block up to the input of its last linear layer, where torch stops
-    because nothing more is needed; of a mixture and with ZeRO 3 all of it, see `_repeats_last`.
+    Linear layers: 2 per weight and token forward, 4 backward. Fused attention: 2 products forward, 5 backward;
+    `attention_backend` "math", as a rank reports it, is not fused: 4 backward. Full recomputation repeats the forward
+    pass of every block up to the input of its last linear layer, where torch stops because nothing more is needed; of a
+    mixture and with ZeRO 3 all of it, see `_repeats_last`.
     Selective recomputation keeps the results of all products, so it repeats none. Norms, activations, biases, the loss
     and the optimizer count nothing. Around adapters frozen weights have no gradient, and the input of the first block
     needs none; every tp rank does all of the adapters' `down`, and without sequence parallelism of the router.
@@ -71,7 +75,7 @@ def hardware_flops_per_step(scenario: Scenario) -> int:
         down, up = _adapter_products(shape, scenario.layout.tp)
         projections = products["attn.wq"] + products["attn.wk"] + products["attn.wv"]
         linear = 4 * weights - 2 * projections + 6 * shape.layers * (down + up) - 2 * down
-    attention = _ATTENTION_FORWARD + _ATTENTION_BACKWARD
+    attention = _ATTENTION_FORWARD + (_MATH_BACKWARD if attention_backend == "math" else _ATTENTION_BACKWARD)
     if scenario.options.recompute is Recompute.FULL:
         last = "ffn.fc2" if "ffn.fc2" in products else "ffn.w2"
         linear += 2 * shape.layers * (sum(products.values()) - (0 if _repeats_last(scenario) else products[last]))

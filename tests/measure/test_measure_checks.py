@@ -106,6 +106,16 @@ def test_other_workload_is_named(make: SimpleNamespace, fp32: Scenario) -> None:
     assert failing(diagnostic(make, fp32, flops_per_step=None))["FLOPs"].observed == "not reported"
 
 
+def test_flops_are_those_of_the_attention_that_ran(make: SimpleNamespace, fp32: Scenario) -> None:
+    """In fp32 on a GPU attention is not fused and does fewer products: the check was red by 1 % where all was well."""
+    launch = diagnostic(make, fp32)
+    fused, unfused = (hardware_flops_per_step(fp32, backend) for backend in ("flash", "math"))
+    assert unfused < fused
+    for backend, flops, red in (("math", unfused, False), ("math", fused, True), ("flash", unfused, True)):
+        ranks = tuple(replace(rank, attention_backend=backend, flops_per_step=flops) for rank in launch.ranks)
+        assert ("FLOPs" in failing(replace(launch, ranks=ranks))) is red
+
+
 def test_extra_collective_is_named_with_its_axis(make: SimpleNamespace, fp32: Scenario) -> None:
     """Waiting is invisible to CPU time: an added all-gather has to be seen by its count and bytes."""
     seen = tuple(Collective(op=p.op, axis=p.axis, count=p.count, bytes=p.bytes) for p in collectives(fp32))
