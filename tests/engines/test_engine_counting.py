@@ -9,6 +9,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from pytest_charllm.engines.native.counting import CollectiveCounter, counting_flops
+from pytest_charllm.engines.native.functional import all_reduce
 from pytest_charllm.errors import HarnessError
 from pytest_charllm.records import Collective
 
@@ -33,12 +34,13 @@ def four_ranks():
 
 
 def test_bytes_are_those_of_the_full_tensor(four_ranks: None) -> None:
-    """A shard's bytes instead of the whole depends on the number of ranks; a scalar is no traffic of an axis."""
+    """A shard's bytes instead of the whole depends on the number of ranks; a norm is no traffic of an axis."""
     shard, whole = torch.zeros(3), torch.zeros(12)
-    with CollectiveCounter({dist.group.WORLD.group_name: "dp"}) as counter:
-        dist.all_gather_into_tensor(whole, shard)
-        dist.reduce_scatter_tensor(shard, whole)
-        dist.all_reduce(whole.bfloat16())
+    axis = dist.new_group()
+    with CollectiveCounter({axis.group_name: "dp"}) as counter:
+        dist.all_gather_into_tensor(whole, shard, group=axis)
+        dist.reduce_scatter_tensor(shard, whole, group=axis)
+        dist.all_reduce(whole.bfloat16(), group=axis)
         dist.all_reduce(torch.zeros(()))
         dist.barrier()
     assert counter.collectives() == (
@@ -47,6 +49,14 @@ def test_bytes_are_those_of_the_full_tensor(four_ranks: None) -> None:
         Collective(op="reduce-scatter", axis="dp", count=1, bytes=48),
         Collective(op="all-reduce", axis="world", count=1, bytes=4),
     )
+
+
+def test_a_message_of_one_element_belongs_to_its_axis(four_ranks: None) -> None:
+    """The largest logit of a single token is tp's: counted as the world's, a right step failed its check."""
+    axis = dist.new_group()
+    with CollectiveCounter({axis.group_name: "tp"}) as counter:
+        all_reduce(torch.zeros(1), axis.group_name, "max")
+    assert counter.collectives() == (Collective(op="all-reduce", axis="tp", count=1, bytes=4),)
 
 
 def test_an_unknown_collective_is_no_silence(four_ranks: None) -> None:

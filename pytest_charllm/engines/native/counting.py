@@ -44,9 +44,9 @@ _NO_DATA = {"c10d::barrier", "c10d::monitored_barrier_", "_c10d_functional::wait
 class CollectiveCounter(TorchDispatchMode):
     """Counts the collectives of this rank, also those that DDP's reducer and FSDP's hooks issue.
 
-    `labels`: group name -> axis. A scalar belongs to the world, whatever the group: it is a loss or a norm. What goes
-    over a group without a label belongs to `default`. What the engine's own operators do inside is seen here, and so by
-    the modes around this one.
+    `labels`: group name -> axis. What goes over a group without a label belongs to `default`, as losses and norms do: an
+    axis has a group of its own, also where it is all of the world. What the engine's own operators do inside is seen
+    here, and so by the modes around this one.
     """
 
     def __init__(self, labels: Mapping[str, str], default: str = "world") -> None:
@@ -78,8 +78,7 @@ class CollectiveCounter(TorchDispatchMode):
         op, full = _FULL[name]
         tensors = full(args)
         tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-        elements = sum(tensor.numel() for tensor in tensors)
-        key = ("world" if elements == 1 else self._axis(args), op)
+        key = (self._axis(args), op)
         self._count[key] += 1
         self._bytes[key] += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
