@@ -44,8 +44,8 @@ _NO_DATA = {"c10d::barrier", "c10d::monitored_barrier_", "_c10d_functional::wait
 class CollectiveCounter(TorchDispatchMode):
     """Counts the collectives of this rank, also those that DDP's reducer and FSDP's hooks issue.
 
-    `labels`: group name -> axis. What goes over a group without a label belongs to `default`, as losses and norms do: an
-    axis has a group of its own, also where it is all of the world. What the engine's own operators do inside is seen
+    `labels`: group name -> axis. What goes over a group without a label belongs to `default`, as losses and norms do:
+    an axis has a group of its own, also where it is all of the world. What the engine's own operators do inside is seen
     here, and so by the modes around this one.
     """
 
