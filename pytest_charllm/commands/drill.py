@@ -41,7 +41,10 @@ MOVES = {MEMORY: "peak_memory", LOST_OVERLAP: "cost_wall"}
 
 @dataclass(frozen=True)
 class Drill:
-    """`achieved` and `launches` are those of the launches that were made; `seen` is empty where it was missed."""
+    """`achieved` and `launches` are those of the launches that were made; `seen` is empty where it was not seen.
+
+    `judged`: whether what would show it was judged at all. Where it was not, the gate says so and has missed nothing.
+    """
 
     fault: str
     requested: str
@@ -49,6 +52,11 @@ class Drill:
     seen: str
     told: str
     launches: int
+    judged: bool = True
+
+    @property
+    def verdict(self) -> str:
+        return "seen" if self.seen else "MISSED" if self.judged else "not judged"
 
 
 def drills_for(scenario: Scenario) -> list[Fault]:
@@ -87,7 +95,8 @@ def drill(
         format_fault(fault), _amount(fault.name, requested), _amount(fault.name, achieved), judgement,
         SHOWN_BY.get(fault.name),
     )  # fmt: skip
-    return done if done.seen else replace(done, told=_blind(fault, evidence, judgement) or done.told)
+    blind = "" if done.seen else _blind(fault, evidence, judgement)
+    return replace(done, told=blind, judged=False) if blind else done
 
 
 def drilled(fault: str, requested: str, achieved: str, judgement: Judgement, finding: str | None = None) -> Drill:

@@ -31,14 +31,15 @@ HEADERS = ("fault", "requested", "achieved", "verdict", "by", "launches", "told"
 
 
 def run_inject(options: argparse.Namespace) -> int:
-    """Exit code 1 when a fault was missed: a gate that does not see what was asked of it."""
+    """Exit code 1 when a fault was missed: a gate that judged what shows it, and saw nothing."""
     from pytest_charllm.commands.simulated_drill import DRILLS
 
     traced = [] if options.fault else [_simulated(each) for each in DRILLS]
     done = traced if options.simulated else [*_real(options), *traced]
     print(grid(HEADERS, [_row(each) for each in done], ("requested", "achieved", "launches"), last_width=60))
-    missed = sum(not each.seen for each in done)
-    print(f"\n{len(done) - missed} seen, {missed} missed")
+    verdicts = [each.verdict for each in done]
+    missed, blind = verdicts.count("MISSED"), verdicts.count("not judged")
+    print(f"\n{verdicts.count('seen')} seen, {missed} missed{f', {blind} not judged' if blind else ''}")
     return REFUSED if missed else OK
 
 
@@ -78,8 +79,7 @@ def _simulated(each: SimulatedDrill) -> Drill:
 
 
 def _row(done: Drill) -> tuple[str, ...]:
-    verdict = "seen" if done.seen else "MISSED"
-    return done.fault, done.requested, done.achieved, verdict, done.seen, str(done.launches), done.told
+    return done.fault, done.requested, done.achieved, done.verdict, done.seen, str(done.launches), done.told
 
 
 def _tell(progress: CampaignProgress) -> None:

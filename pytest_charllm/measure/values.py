@@ -68,7 +68,7 @@ def rank_values(launch: Launch, machine: Machine) -> dict[str, Value]:
         "cost_cpu": steps.cost_cpu(reports) if machine.is_cpu else missing("cost_cpu", only_cpu),
         "cost_wall": steps.cost_wall(reports) if machine.is_cpu else missing("cost_wall", only_cpu),
         "busyness": steps.busyness(reports) if machine.is_cpu else missing("busyness", only_cpu),
-        "peak_memory": _peak_memory(reports),
+        "peak_memory": missing("peak_memory", "not measured on a CPU") if machine.is_cpu else _peak_memory(reports),
         "compile_time": _compile_time(launch),
         "mfu": _mfu(launch.scenario, machine, tokens_per_s),
         **{metric: calibration_time(reports, metric) for metric in CALIBRATIONS},

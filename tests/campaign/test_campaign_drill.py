@@ -26,13 +26,15 @@ def test_seen_and_missed(lab: Any, make: SimpleNamespace) -> None:
     clean = reference(TINY, settings, lab.launcher)
     assert len(clean.reference.samples) == smoke.bootstrap_launches
     missed = drill(TINY, settings, SLOWDOWN, clean, lab.launcher)
-    assert (missed.seen, missed.launches, missed.achieved) == ("", 1, "")
+    assert (missed.seen, missed.launches, missed.achieved, missed.verdict) == ("", 1, "", "MISSED")
     assert missed.told.startswith("Gate A +0.0 % (tolerance 5.0 %")
     blind = drill(TINY, settings, parse_fault("memory=0.25"), clean, lab.launcher)
-    assert (blind.seen, blind.told) == ("", "peak memory: rank 0 reports none")
+    assert (blind.seen, blind.told) == ("", "peak memory: not measured on a CPU")
+    assert blind.verdict == "not judged", "nothing was missed where nothing was looked at"
     lab.launcher.endings["*"] = make.Ending(slowdown=0.10)
     seen = drill(TINY, settings, SLOWDOWN, clean, lab.launcher)
     assert seen.seen.startswith("Gate A +10.0 %")
+    assert seen.verdict == "seen"
     assert (seen.requested, seen.launches) == ("10.0 %", 1 + smoke.confirm_launches)
     assert lab.launcher.requests[-1].faults == (SLOWDOWN,)
     lab.launcher.endings["*"] = make.Ending(status=Status.CRASHED)
