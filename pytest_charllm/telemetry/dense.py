@@ -9,28 +9,30 @@ from __future__ import annotations
 import threading
 from typing import NamedTuple
 
-_WORD = b"dense"
+_WORDS = {b"dense": False, b"last": True}
+"""What a line begins with -> whether its span is the last one."""
 
 
 class Span(NamedTuple):
-    """CLOCK_MONOTONIC nanoseconds."""
+    """CLOCK_MONOTONIC nanoseconds. `last`: it takes the place of all that were announced before."""
 
     begin_ns: int
     end_ns: int
+    last: bool = False
 
 
 def announcement(span: Span) -> bytes:
     """The line that tells the sampler."""
-    return b"%s %d %d\n" % (_WORD, span.begin_ns, span.end_ns)
+    return b"%s %d %d\n" % (b"last" if span.last else b"dense", span.begin_ns, span.end_ns)
 
 
 def parse(line: bytes) -> Span | None:
     """The span a line announces; None for anything else."""
     words = line.split()
-    if len(words) != 3 or words[0] != _WORD or not all(word.isdigit() for word in words[1:]):
+    if len(words) != 3 or words[0] not in _WORDS or not all(word.isdigit() for word in words[1:]):
         return None
     begin_ns, end_ns = int(words[1]), int(words[2])
-    return Span(begin_ns, end_ns) if begin_ns < end_ns else None
+    return Span(begin_ns, end_ns, _WORDS[words[0]]) if begin_ns < end_ns else None
 
 
 class Spans:
@@ -42,9 +44,9 @@ class Spans:
 
     def add(self, span: Span, now_ns: int) -> None:
         with self._lock:
-            self._spans = [each for each in self._spans if each.end_ns > now_ns]
+            self._spans = [each for each in self._spans if each.end_ns > now_ns and not span.last]
             self._spans.append(span)
 
     def covers(self, now_ns: int) -> bool:
         with self._lock:
-            return any(begin_ns <= now_ns < end_ns for begin_ns, end_ns in self._spans)
+            return any(each.begin_ns <= now_ns < each.end_ns for each in self._spans)
