@@ -23,9 +23,10 @@ from pytest_charllm.records.warmup import steady_step_s
 STEPS = 5
 LEAD = 2
 """Steps before the first that counts: the queue was empty when they began, and the profiler's buffers are new."""
-MARK = "spin_kernel"
-"""Name of the kernel behind `torch.cuda._sleep`, which nothing else here launches: it tells steps apart on the device,
-where a synchronization would make a gap of its own."""
+MARK = "frac_kernel_cuda"
+"""In the name of the kernel behind `Tensor.frac_`, which no training step launches (torch's own waits, behind
+`torch.cuda._sleep`, are part of asynchronous tensor parallelism): it tells steps apart on the device, where a
+synchronization would make a gap of its own."""
 _START_AND_STOP_S = 30.0
 
 
@@ -44,16 +45,17 @@ def run(setup: Setup, progress: Progress) -> RankReport:
     step_s = steady_step_s(request.window, warm.step_s)
     progress("trace", expected_s=_START_AND_STOP_S + (LEAD + STEPS) * step_s)
     warmed_s = time.perf_counter()
+    mark = torch.zeros(1, device=world.device)
     with no_garbage_collection():
         world.barrier()
         # Of the device alone: every operator of the host that is recorded too would make the host's gaps longer.
         with profile(activities=[ProfilerActivity.CUDA]) as profiler:
             for index in range(LEAD + STEPS):
                 if index >= LEAD:
-                    torch.cuda._sleep(1)
+                    mark.frac_()
                 step(index)
                 faults.extra_work()
-            torch.cuda._sleep(1)
+            mark.frac_()
             world.synchronize()
         world.barrier()
     steps = breakdowns(_kernels(profiler), MARK)
