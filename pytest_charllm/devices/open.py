@@ -1,12 +1,15 @@
-"""Which source answers to which name. Each is loaded only when it is asked for."""
+"""Which source answers to which name. Each is loaded only when it is asked for, and so is what only the launcher asks:
+importing is a good part of what a sampler costs."""
 
 from __future__ import annotations
 
-from pytest_charllm.devices.simulated.board import PROFILES
+from typing import TYPE_CHECKING
+
 from pytest_charllm.devices.source import TelemetrySource
 from pytest_charllm.errors import BadInput
-from pytest_charllm.hardware.catalogue import CATALOGUE, match_name
-from pytest_charllm.hardware.machine import Machine
+
+if TYPE_CHECKING:
+    from pytest_charllm.hardware.machine import Machine
 
 
 def source_of(machine: Machine) -> str:
@@ -15,11 +18,16 @@ def source_of(machine: Machine) -> str:
         return "cpu"
     if machine.simulated:
         return f"simulated:{profile_of(machine.variant)}"
+    from pytest_charllm.hardware.catalogue import CATALOGUE
+
     return "amd" if CATALOGUE[machine.variant].vendor == "amd" else "nvml"
 
 
 def profile_of(variant: str) -> str:
     """The name of the simulated board that its driver calls by a name of this variant."""
+    from pytest_charllm.devices.simulated.board import PROFILES
+    from pytest_charllm.hardware.catalogue import CATALOGUE, match_name
+
     for name, profile in PROFILES.items():
         if CATALOGUE[variant].is_named(profile.title):
             return name

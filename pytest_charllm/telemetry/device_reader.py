@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import queue
 import statistics
 import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from pytest_charllm.devices.process import descends
 from pytest_charllm.devices.source import DeviceLostError, TelemetrySource
@@ -17,25 +16,13 @@ from pytest_charllm.records.telemetry import (
     DeviceLine,
     DevicePace,
     EventLine,
-    RingLine,
-    SampleLine,
-    SnapshotLine,
 )
 from pytest_charllm.telemetry.config import SamplerConfig
-from pytest_charllm.telemetry.dense import Span, Spans
+from pytest_charllm.telemetry.dense import Spans
+from pytest_charllm.telemetry.inbox import Inbox, ReaderLine
 from pytest_charllm.telemetry.pace import BUSY_SHARE, Pace
 
 T = TypeVar("T")
-
-
-class Stop(NamedTuple):
-    """Why sampling ends. `ok`: someone asked for it."""
-
-    reason: str
-    ok: bool = True
-
-
-Inbox = queue.SimpleQueue[SampleLine | SnapshotLine | RingLine | EventLine | Span | Stop]
 
 
 class DeviceReader(threading.Thread):
@@ -95,12 +82,15 @@ class DeviceReader(threading.Thread):
     def run(self) -> None:
         try:
             self._snapshot("start")
+            self._pass()
+            self._inbox.hurry()  # whoever started the sampler waits for this
             while not self._stopping:
-                self._pass()
                 early = self._wake.wait(self._pace.wait_s(time.monotonic_ns()))
                 if early:
                     self._wake.clear()
                     self._pace.early()
+                if not self._stopping:
+                    self._pass()
             self._slow_due_ns = 0
             self._pass()
             self._snapshot("end")
@@ -155,12 +145,13 @@ class DeviceReader(threading.Thread):
         finally:
             self.reading_since_ns = None
 
-    def _put(self, line: SampleLine | SnapshotLine | RingLine | EventLine) -> None:
+    def _put(self, line: ReaderLine) -> None:
         if not self.abandoned:
             self._inbox.put(line)
 
     def _event(self, kind: str, text: str) -> None:
         self._put(EventLine(kind=kind, mono_ns=time.monotonic_ns(), text=text, uuid=self.uuid))
+        self._inbox.hurry()
 
 
 class Watchdog:

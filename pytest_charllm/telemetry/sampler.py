@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import signal
-import socket
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,12 +25,13 @@ from pytest_charllm.records.telemetry import EndLine, EventLine, Meta, SampleLin
 from pytest_charllm.telemetry.clocks import Instant, discontinuities
 from pytest_charllm.telemetry.config import READY, SamplerConfig
 from pytest_charllm.telemetry.dense import Span, Spans, parse
-from pytest_charllm.telemetry.device_reader import DeviceReader, Inbox, Stop, Watchdog
+from pytest_charllm.telemetry.device_reader import DeviceReader, Watchdog
+from pytest_charllm.telemetry.inbox import Inbox, ReaderLine, Stop
 from pytest_charllm.telemetry.trace_file import TraceFile
 
 FLUSH_S = 1.0
 ANCHOR_S = 10.0
-_HOUSEKEEPING_S = 0.25
+_HOUSEKEEPING_S = 0.5
 _LAST_WORDS_S = 1.0
 """How long the readers have for their last pass and snapshot."""
 _EVENT_WAIT_S = 1.0
@@ -79,24 +77,20 @@ class Sampling:
 
     def _collect(self, on_ready: Callable[[], None]) -> Stop:
         """Bring lines from the readers to the file, and look after readers, parent, clocks and size meanwhile."""
-        flush_at = time.monotonic() + FLUSH_S
-        anchor_at = time.monotonic() + ANCHOR_S
-        check_at = 0.0
+        now = time.monotonic()
+        check_at, flush_at, anchor_at = now, now + FLUSH_S, now + ANCHOR_S
         while True:
-            try:
-                item = self._inbox.get(timeout=_HOUSEKEEPING_S)
-            except queue.Empty:
-                item = None
-            if isinstance(item, Stop):
-                return item
-            if isinstance(item, Span):
-                self._announced(item)
-            elif item is not None:
-                self._file.add(item)
+            order = self._inbox.wait(min(check_at, flush_at) - now)
+            for line in self._inbox.lines():
+                self._file.add(line)
                 if self._unseen:
-                    failure = self._first_of(item, on_ready)
+                    failure = self._first_of(line, on_ready)
                     if failure is not None:
                         return failure
+            if isinstance(order, Stop):
+                return order
+            if order is not None:
+                self._announced(order)
             now = time.monotonic()
             if now >= check_at:
                 check_at = now + _HOUSEKEEPING_S
@@ -119,15 +113,15 @@ class Sampling:
             for reader in self._readers:
                 reader.wake()
 
-    def _first_of(self, item: object, on_ready: Callable[[], None]) -> Stop | None:
+    def _first_of(self, line: ReaderLine, on_ready: Callable[[], None]) -> Stop | None:
         """Say so once each device has given a sample; a device that never does ends it all."""
-        if isinstance(item, SampleLine):
-            self._unseen.discard(item.uuid)
+        if isinstance(line, SampleLine):
+            self._unseen.discard(line.uuid)
             if not self._unseen:
                 self._file.flush()
                 on_ready()
-        elif isinstance(item, EventLine) and item.kind in ("lost", "error") and item.uuid in self._unseen:
-            return Stop(f"{item.uuid} gave no sample: {item.text}", ok=False)
+        elif isinstance(line, EventLine) and line.kind in ("lost", "error") and line.uuid in self._unseen:
+            return Stop(f"{line.uuid} gave no sample: {line.text}", ok=False)
         return None
 
     def _check(self) -> None:
@@ -135,7 +129,7 @@ class Sampling:
         for event in (*discontinuities(before, self._clocks), *self._watchdog.check(self._clocks.mono_ns)):
             self._inbox.put(event)
         if self._config.parent_pid is not None and os.getppid() != self._config.parent_pid:
-            self._inbox.put(Stop("the parent process ended"))
+            self._inbox.order(Stop("the parent process ended"))
 
     def _last_words(self) -> None:
         """A last pass and snapshot of each device, as far as they come in time."""
@@ -148,13 +142,8 @@ class Sampling:
                 if reader.is_alive():
                     text = "its last read had not returned when sampling ended"
                     self._file.add(EventLine(kind="gap", mono_ns=time.monotonic_ns(), text=text, uuid=reader.uuid))
-        while True:
-            try:
-                item = self._inbox.get_nowait()
-            except queue.Empty:
-                return
-            if not isinstance(item, Stop | Span):
-                self._file.add(item)
+        for line in self._inbox.lines():
+            self._file.add(line)
 
     def _watch_events(self) -> None:
         try:
@@ -169,7 +158,7 @@ class Sampling:
 def _meta(config: SamplerConfig, source: TelemetrySource) -> Meta:
     return Meta(
         source=source.name,
-        host=socket.gethostname(),
+        host=os.uname().nodename,
         period_s=config.period_s,
         pid=os.getpid(),
         mono_ns=time.monotonic_ns(),
@@ -185,21 +174,21 @@ def _watch_stdin(inbox: Inbox) -> None:
     while said := os.read(0, 4096):
         *lines, pending = (pending + said).split(b"\n")
         for span in filter(None, map(parse, lines)):
-            inbox.put(span)
-    inbox.put(Stop("stdin closed"))
+            inbox.order(span)
+    inbox.order(Stop("stdin closed"))
 
 
 def main(argv: list[str]) -> int:
     out = claim_stdout()
     die_with_parent(signal.SIGTERM)
-    inbox: Inbox = queue.SimpleQueue()
+    inbox = Inbox()
     threading.Thread(target=_watch_stdin, args=(inbox,), daemon=True).start()
     try:
         config = from_json(Path(argv[0]).read_bytes(), SamplerConfig, argv[0])
         source = open_source(config.source, config.uuids)
         # Only now: a handler of ours would never run while this thread hangs in a driver, the default action does.
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda signum, _: inbox.put(Stop(signal.Signals(signum).name)))
+            signal.signal(number, lambda signum, _: inbox.order(Stop(signal.Signals(signum).name)))
         stop = Sampling(config, source, inbox).run(lambda: _say_ready(out))
     except (CharllmError, OSError) as error:
         print(error, file=sys.stderr)
@@ -220,6 +209,8 @@ if __name__ == "__main__":
     try:
         code = main(sys.argv[1:])
     except Exception:
+        import traceback
+
         traceback.print_exc()
     sys.stderr.flush()
     # At once: the interpreter's own way out may wait for a reader that hangs in the driver.
