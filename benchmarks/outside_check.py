@@ -99,14 +99,13 @@ def longest(notes: list[Note]) -> Window | None:
     return max(windows, key=lambda window: window.steps, default=None)
 
 
-def last_before(notes: list[Note], kind: str, at_s: float) -> Note | None:
-    return next((note for note in reversed(notes) if note["kind"] == kind and note["at_s"] <= at_s), None)
-
-
 def difference(notes: list[Note], kind: str, name: str, window: Window) -> float | None:
-    """Of what was last read at either edge."""
-    begin, end = (last_before(notes, kind, at_s) for at_s in (window.begin_s, window.end_s))
-    return None if begin is None or end is None else end[name] - begin[name]
+    """Of what was read nearest to either edge."""
+    seen = [note for note in notes if note["kind"] == kind]
+    if not seen:
+        return None
+    begin, end = (min(seen, key=lambda note: abs(note["at_s"] - at_s)) for at_s in (window.begin_s, window.end_s))
+    return end[name] - begin[name]
 
 
 def close(name: str, ours: float | None, outside: float | None, allowed: float, judged: bool) -> Note:

@@ -2,9 +2,11 @@
 
     python stopwatch.py SOCKET FILE [GPU-UUID]
 
-Stamps each message on SOCKET when it comes in, reads the board's energy counter through NVML every 50 ms, and the CPU
-time of the process that has "telemetry.sampler" on its command line and the same parent every 0.25 s. FILE gets a JSON
-line for each, flushed. Ends when stdin does. The clock is CLOCK_MONOTONIC_RAW: no other clock here disciplines it.
+Stamps each message on SOCKET when it comes in, and reads the CPU time of the process that has "telemetry.sampler" on
+its command line and the same parent every 0.25 s. A `sync` message has the board's energy counter read through NVML,
+at once and every 50 ms for 0.2 s: a read keeps the driver busy for 4 ms, for which the sampler's would wait. FILE gets
+a JSON line for each, flushed. Ends when stdin does. The clock is CLOCK_MONOTONIC_RAW: no other clock here disciplines
+it.
 """
 
 import json
@@ -16,7 +18,7 @@ import time
 
 import psutil
 
-METER_S, CPU_S = 0.05, 0.25
+METER_S, READS, CPU_S = 0.05, 5, 0.25
 SAMPLER = "pytest_charllm.telemetry.sampler"
 
 
@@ -33,7 +35,7 @@ class Notes:
             print(json.dumps({"kind": kind, "at_s": at_s, **what}), file=self._file, flush=True)
 
 
-def watch_laps(path, notes):
+def watch_laps(path, notes, synced):
     laps = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     laps.bind(path)
     print("ready", flush=True)
@@ -41,20 +43,25 @@ def watch_laps(path, notes):
         said = laps.recv(64)
         at_s = now_s()
         kind, number = said.decode().split()
+        if kind == "sync":
+            synced.set()
         notes.add(kind, at_s, number=int(number))
 
 
-def meter_energy(uuid, notes):
+def meter_energy(uuid, notes, synced):
     try:
         import pynvml
 
         pynvml.nvmlInit()
         board = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        while True:
-            before_s = now_s()
-            energy_mj = pynvml.nvmlDeviceGetTotalEnergyConsumption(board)
-            notes.add("energy", (before_s + now_s()) / 2, energy_j=energy_mj / 1e3)
-            time.sleep(METER_S)
+        while synced.wait():
+            synced.clear()
+            for _ in range(READS):
+                before_s = now_s()
+                energy_mj = pynvml.nvmlDeviceGetTotalEnergyConsumption(board)
+                notes.add("energy", (before_s + now_s()) / 2, energy_j=energy_mj / 1e3)
+                if synced.wait(METER_S):
+                    break
     except Exception as error:
         notes.add("no-energy", now_s(), reason=f"{type(error).__name__}: {error}")
 
@@ -73,8 +80,9 @@ def meter_sampler(notes):
 
 def main():
     path, file, *uuids = sys.argv[1:]
-    notes = Notes(file)
-    tasks = [(watch_laps, (path, notes)), (meter_sampler, (notes,)), *((meter_energy, (each, notes)) for each in uuids)]
+    notes, synced = Notes(file), threading.Event()
+    meters = [(meter_energy, (uuid, notes, synced)) for uuid in uuids[:1]]
+    tasks = [(watch_laps, (path, notes, synced)), (meter_sampler, (notes,)), *meters]
     for task, arguments in tasks:
         threading.Thread(target=task, args=arguments, daemon=True).start()
     sys.stdin.read()
