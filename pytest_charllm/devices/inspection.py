@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -15,13 +16,18 @@ import msgspec
 from pytest_charllm.devices.open import open_source
 from pytest_charllm.devices.process import claim_stdout, die_with_parent, last_line, run_bounded
 from pytest_charllm.errors import CharllmError, DeviceError
-from pytest_charllm.records.telemetry import DeviceLine, SampleLine, SnapshotLine
+from pytest_charllm.records.telemetry import DeviceLine, RingLine, SampleLine, SnapshotLine
 
 CHILD = (sys.executable, "-m", "pytest_charllm.devices.inspection")
+_APART_S = 0.2
+"""Rates are between two reads."""
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`samples` and `snapshots` by UUID. `error`: why the source does not open, in one line; then all else is empty."""
+    """`samples`, `snapshots` and `rings` by UUID, the last only of devices whose driver keeps its own record of power.
+
+    `error`: why the source does not open, in one line; then all else is empty.
+    """
 
     source: str = ""
     library: str | None = None
@@ -29,6 +35,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     devices: tuple[DeviceLine, ...] = ()
     samples: dict[str, SampleLine] = {}
     snapshots: dict[str, SnapshotLine] = {}
+    rings: dict[str, RingLine] = {}
     error: str | None = None
 
 
@@ -56,11 +63,16 @@ def look(kind: str, uuids: tuple[str, ...]) -> Inspection:
     try:
         source = open_source(kind, uuids)
         devices = source.devices()
-        samples, snapshots = {}, {}
-        for device in devices:
-            able = [quantity for quantity, answer in device.capabilities.items() if answer == "ok"]
-            samples[device.uuid] = source.read(device.uuid, able)
-            snapshots[device.uuid] = source.snapshot(device.uuid, "start")
+        able = {
+            device.uuid: {quantity for quantity, answer in device.capabilities.items() if answer == "ok"}
+            for device in devices
+        }
+        samples = {uuid: source.read(uuid, wanted) for uuid, wanted in able.items()}
+        snapshots = {uuid: source.snapshot(uuid, "start") for uuid in able}
+        if any(able[uuid] - sample.values.keys() for uuid, sample in samples.items()):
+            time.sleep(_APART_S)
+            samples = {uuid: source.read(uuid, wanted) for uuid, wanted in able.items()}
+        rings = {uuid: ring for uuid in able if (ring := source.power_ring(uuid)) is not None}
     except CharllmError as error:
         return Inspection(source=kind, error=str(error))
     return Inspection(
@@ -70,6 +82,7 @@ def look(kind: str, uuids: tuple[str, ...]) -> Inspection:
         devices=devices,
         samples=samples,
         snapshots=snapshots,
+        rings=rings,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from pytest_charllm.commands import doctor
@@ -13,13 +14,15 @@ from pytest_charllm.devices.inspection import Inspection, inspect
 from pytest_charllm.errors import DeviceError
 from pytest_charllm.hardware import Device, Machine
 from pytest_charllm.records import DeviceLine, SampleLine
-from pytest_charllm.records.telemetry import SnapshotLine
+from pytest_charllm.records.telemetry import RingLine, SnapshotLine
 
 CPU = Machine(variant="cpu", gpus_per_node=2, cpu_model="some CPU")
 H200 = Machine(
     variant="h200-sxm", gpus_per_node=1, driver="580.159.04", driver_cuda="13.0",
     devices=(Device(uuid="GPU-1", name="NVIDIA H200", pci="0000:17:00.0", memory_bytes=150_754_820_096),),
 )  # fmt: skip
+
+RING = RingLine(uuid="GPU-1", mono_ns=(1, 2), power_w=(700.0, 690.0))
 
 
 def seen(capabilities: dict[str, str], health: dict[str, Any] | None = None) -> Inspection:
@@ -45,7 +48,7 @@ def page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
                 raise machine
             return machine
 
-        def look(source: str) -> Inspection:
+        def look(source: str, uuids: tuple[str, ...] = ()) -> Inspection:
             if isinstance(looked, DeviceError):
                 raise looked
             return looked
@@ -99,6 +102,23 @@ def test_fault_33_what_a_sandbox_does_not_answer_is_told_by_call_and_code(page: 
         "yes",
         "yes",
     ]
+
+
+def test_what_a_mask_hides_is_not_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A machine of two with CUDA_VISIBLE_DEVICES=0: the other one is not ours, and what it has is no reason to refuse."""
+    asked: list[tuple[str, tuple[str, ...]]] = []
+
+    def look(source: str, uuids: tuple[str, ...] = ()) -> Inspection:
+        asked.append((source, uuids))
+        return msgspec.structs.replace(seen({"power_ring": "ok", "sm_active_share": "ok"}), rings={"GPU-1": RING})
+
+    monkeypatch.setattr(doctor, "find_machine", lambda: H200)
+    monkeypatch.setattr(inspection, "inspect", look)
+    assert main(["doctor"]) == 0
+    assert main(["doctor", "--source", "replay:telemetry.jsonl"]) == 0
+    assert asked == [("nvml", ("GPU-1",)), ("replay:telemetry.jsonl", ())]
+    (row,) = {line for line in capsys.readouterr().out.splitlines() if line.strip().startswith("power_ring")}
+    assert row.split() == ["power_ring", "ok", "690", *"the driver's own record, 2 readings just now".split()]
 
 
 def test_a_refused_device_is_told_with_its_command(page: Any) -> None:

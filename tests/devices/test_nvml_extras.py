@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from pytest_charllm.devices import nvml_versions
+from pytest_charllm.devices import inspection, nvml_versions
 from pytest_charllm.devices.nvml import REVIVE_S, NvmlSource
 from pytest_charllm.devices.nvml_fields import ALL_LINKS, GPM
 from pytest_charllm.devices.probe import find
@@ -66,6 +66,17 @@ def test_metrics_are_means_between_two_reads(nvml, gpm, clock):
     assert sample.values["sm_active_share"] == 0.5
     assert sample.values["pcie_tx_mib_per_s"] == 1500.0
     assert sample.missing == {"tensor_active_share": "not a number", "dram_active_share": "NotSupported (3)"}
+
+
+def test_a_single_look_sees_rates_too(nvml, gpm, monkeypatch):
+    """Means since the read before have no value in the first: the doctor's page read as if they were missing."""
+    nvml.answers["nvmlDeviceGetSamples"] = ring((-0.3, 100_000))
+    source = NvmlSource(nvml, (nvml.UUID,))
+    nvml.answers["nvmlDeviceGetSamples"] = ring((-0.2, 700_000), (-0.1, 690_000))
+    monkeypatch.setattr(inspection, "open_source", lambda *_: source)
+    seen = inspection.look("nvml", (nvml.UUID,))
+    assert seen.samples[nvml.UUID].values["sm_active_share"] == 0.5
+    assert seen.rings[nvml.UUID].power_w == (700.0, 690.0)
 
 
 def test_without_metrics_the_reason_is_on_record(nvml):
