@@ -6,7 +6,8 @@ little, there is no lag. What a sensor averages over the last w seconds lags by 
 
 Refresh: readings change at `phi + n r`, seen late by up to a sampling period. The period r is the one that most moments
 of change agree on; `regularity` is their mean resultant length on a circle of that circumference, 1 where all agree.
-What changes at every reading may change faster than it is read, so then there is only the spacing of the readings.
+What changes at every reading may change faster than it is read, so then there is only the spacing of the readings; what
+changes at most of them is seen to change too late and too unevenly for a period, but on the mean as often as it does.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ EXPLAINED_ENOUGH = 0.3
 REGULAR_ENOUGH, BY_CHANCE = 0.5, 1.5
 """Of n changes some period pleases many: the best of m looks like sqrt(ln m / n) by chance. So many times that."""
 LONGEST_REFRESH_S = 2.0
+MOST = 1.15
+"""Changes this many times further apart than the readings are fewer than these."""
 COARSE_S, FINE_S = 0.05, 0.002
 SOONEST_S = -0.5
 
@@ -97,9 +100,12 @@ def estimate(readings: Series, load: Load, is_counter: bool, latest_s: float) ->
 
 def refresh(changes_s: np.ndarray, spacing_s: float) -> dict[str, Any]:
     between_s = [later - earlier for earlier, later in pairwise(changes_s.tolist())]
-    told: dict[str, Any] = {"change_interval_p50_s": statistics.median(between_s)}
+    mean_s = statistics.fmean(between_s)
+    told: dict[str, Any] = {"change_interval_p50_s": statistics.median(between_s), "change_interval_mean_s": mean_s}
     if told["change_interval_p50_s"] < 1.5 * spacing_s:
-        return told | {"refresh_s": None, "refresh_reason": f"changes at every reading, so within {spacing_s:.3f} s"}
+        every = f"changes at every reading, so within {spacing_s:.3f} s"
+        most = f"changes at most readings, {mean_s:.3f} s apart on the mean"
+        return told | {"refresh_s": None, "refresh_reason": most if mean_s > MOST * spacing_s else every}
     span_s = float(changes_s[-1] - changes_s[0])
     frequencies = np.arange(1 / LONGEST_REFRESH_S, 1 / (1.5 * spacing_s), 0.25 / span_s)
     agree = np.array([abs(np.exp(2j * np.pi * frequency * changes_s).mean()) for frequency in frequencies])

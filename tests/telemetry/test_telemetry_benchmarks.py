@@ -9,7 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from pytest_charllm.measure.energy import counter_energy, integral_energy
 from pytest_charllm.measure.series import Series
+from pytest_charllm.measure.windows import DeviceWindow
 
 ROOT = Path(__file__).parents[2]
 
@@ -127,3 +129,44 @@ def test_the_stopwatch_finds_the_window(scripts: SimpleNamespace) -> None:
     said += [("step", 6.0 + n / 10, 5 + n) for n in range(1, 31) if n != 7] + [("sync", 10.0, 3), ("sync", 10.5, 4)]
     notes = [{"kind": kind, "at_s": at_s, "number": number} for kind, at_s, number in said]
     assert scripts.outside.longest(notes) == (6.0, 10.0, 30)
+
+
+@pytest.fixture
+def recorded(scripts: SimpleNamespace):
+    """(trace, edges of the load) of one H200 under a square wave of matmuls."""
+    trace, kept = scripts.wave.read_again(ROOT / "tests" / "data" / "traces" / "h200-sxm-square-wave")
+    return trace, kept["edges"]
+
+
+def test_lag_and_refresh_on_record(scripts: SimpleNamespace, recorded) -> None:
+    """The figures of the docs, from readings that jitter, repeat and fail to come as only real ones do."""
+    told = scripts.lag.estimates(*recorded, scripts.wave.LATEST_S)
+    lags_s = {
+        "energy_j": 0.020, "power_instant_w": 0.090, "sm_clock_mhz": 0.126, "core_temp_c": 0.168, "hbm_temp_c": 0.366,
+        "power_average_w": 0.534, "tensor_active_share": 0.664, "power_ring_w": 0.010,
+    }  # fmt: skip
+    for quantity, lag_s in lags_s.items():
+        assert told[quantity]["lag_s"] == pytest.approx(lag_s, abs=0.004), quantity
+        assert told[quantity]["explained"] > 0.7, quantity
+    for quantity in ("energy_j", "power_average_w"):
+        assert told[quantity]["change_interval_mean_s"] == pytest.approx(0.1, abs=0.001), quantity
+        assert told[quantity]["refresh_reason"] == "changes at most readings, 0.100 s apart on the mean"
+    assert told["throttle_hw_thermal_ns"]["reason"] == "changed 0 times"
+
+
+def test_counter_and_integral_agree_on_record(recorded) -> None:
+    """Two ways to the same joules, over each time under load: the edges are where a lag or a stale edge would show."""
+    trace, edges = recorded
+    ((uuid, samples),) = trace.samples.items()
+    seconds = []
+    for begin, end in zip(edges[::2], edges[1::2], strict=True):
+        window = DeviceWindow(
+            uuid=uuid, line=trace.devices[uuid], samples=samples, begin_ns=begin.mono_ns, end_ns=end.mono_ns,
+            period_ns=100_000_000, slow_period_ns=1_000_000_000,
+        )  # fmt: skip
+        if window.duration_s > 2:
+            counter_j, integral_j = counter_energy(window).value, integral_energy(window).value
+            assert integral_j == pytest.approx(counter_j, rel=0.02 if window.duration_s > 5 else 0.05)
+            assert 600 < counter_j / window.duration_s < 710
+            seconds.append(window.duration_s)
+    assert len(seconds) == 14
