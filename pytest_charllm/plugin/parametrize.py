@@ -159,6 +159,7 @@ def collect(
             for scenario in _scenarios(row, mark.kwargs["on"], machine, microbatches, options):
                 if mark.kwargs["where"] is not None and not mark.kwargs["where"](scenario):
                     continue
+                check_reader(scenario)
                 planned = Planned(scenario, speed=mark.kwargs["speed"] or isinstance(scenario.work, Script))
                 yield CollectedScenario(planned, infeasible(scenario, hardware, machine))
 
@@ -196,6 +197,15 @@ def scripted(script: Script, layout: str | None) -> Scenario:
     from pytest_charllm.scenario.layout import parse_layout
 
     return Scenario(work=script, layout=parse_layout(layout) if layout is not None else Layout())
+
+
+def check_reader(scenario: Scenario) -> None:
+    """Raise `BadInput` for a script whose log reader does not exist: a launch would only say so at its start."""
+    from pytest_charllm.engines.script.log import reader_of
+    from pytest_charllm.scenario import Script
+
+    if isinstance(scenario.work, Script):
+        reader_of(scenario.work)
 
 
 def _checked_row(row: Any, layout: str | None) -> Rows | Scenario | str:

@@ -55,6 +55,7 @@ def test_layout_is_the_ranks_it_gets(inner):
         ("@scenarios('llama3-1b.mb1', layout='dp2')", "layout='dp2' is for a Script; 'llama3-1b.mb1' has its own"),
         ("@scenarios(Script('a/t.py'), Script('b/t.py'))", "two different scripts have the key script-t: give one of"),
         ("@scenarios(Script('t.py'), recompute='full')", "engine: the options of a script are among its own arguments"),
+        ("@scenarios(Script('t.py', log='megatron'))", "log reader 'megatron' is not known; did you mean megatron-lm?"),
         ("@scenarios('script-t.dp2')", "a script's arguments are not in its key; give the Script itself"),
     ],
 )
@@ -62,6 +63,14 @@ def test_mistakes_are_told_at_collection(inner, body, told):
     """Each of these would otherwise launch something else than its reader believes."""
     inner.suite(f"{HEAD}{body}\ndef test_it(measured): measured.check()\n")
     assert told in inner.run("-rs").stdout.str()
+
+
+def test_a_test_of_its_own_is_told_before_it_launches(inner):
+    """A launch of minutes that ends with the name of a log reader that nobody has."""
+    inner.suite(HEAD + "def test_own(charllm): charllm.check(Script('t.py', log='nemoo'))\n")
+    result = inner.run("-rs")
+    assert "log reader 'nemoo' is not known; did you mean nemo?" in result.stdout.str()
+    assert not inner.campaign.asked
 
 
 def test_plan_lists_scripts_without_a_guess_of_memory(inner):
