@@ -1,9 +1,11 @@
 """How long a run will take, before it starts: an estimate to plan a night by, never a measurement.
 
-On a GPU a step takes its executed FLOPs at half of the peak: one H200 did those of five scenarios at 38 to 58 % of it,
+On a GPU a step takes its executed FLOPs at half of the peak: one H200 did those of five scenarios at 46 to 63 % of it,
 counted as `scenario.flops` does (`docs/findings_h200.md` has their tokens per second). Waiting in pipelines is added by
-its formula, waiting for other ranks is not known. What a launch takes beside its steps is what it took there: 30 s, or
-40 with a cold compiler. On a CPU launches of the tiny models take about as long as each other.
+its formula, waiting for other ranks is not known. What a launch takes beside its steps is what it took there: 20 s, or
+30 with a cold compiler; three launches each of two scenarios were over after 260 s, of three after 390 s. A sweep of
+collectives adds seconds to that, which are not counted. On a CPU launches of the tiny models take about as long as each
+other.
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ from pytest_charllm.errors import BadInput
 from pytest_charllm.hardware.catalogue import Hardware
 from pytest_charllm.records import Tier, WindowRule
 from pytest_charllm.records.tier import window_of
-from pytest_charllm.scenario import Scenario, Training
+from pytest_charllm.scenario import Collective, Scenario, Training
 from pytest_charllm.scenario.bubble import bubble_fraction
 from pytest_charllm.scenario.flops import flops_per_token, hardware_flops_per_step
 from pytest_charllm.scenario.models import tokens_per_step
 
 SHARE_OF_PEAK = 0.5
-START_S = 30.0
+START_S = 20.0
 COMPILE_S = 10.0
 """On top, in the first launch of a round."""
 
@@ -31,19 +33,27 @@ CPU_COMPILE_S = 24.0
 """Of launches of the tiny models on two quiet cores of an AMD EPYC."""
 
 
-def duration_s(planned: Planned, hardware: Hardware, tier: Tier, launches: int) -> float | None:
+def duration_s(
+    planned: Planned, hardware: Hardware, tier: Tier, launches: int, *, is_on_record: bool = True
+) -> float | None:
     """Seconds of the first round of a feasible scenario, which has so many timed `launches`; on a CPU only where its
-    speed is judged. None where no model of ours is trained.
+    speed is judged. What is not on record yet has a launch under the profiler besides, where the tier has those. None
+    of a script, and of a collective on a CPU.
     """
-    scenario = planned.scenario
+    scenario, on_gpu = planned.scenario, hardware.peak_bf16_flops is not None
+    if isinstance(scenario.work, Collective) and on_gpu:
+        return launches * START_S
     if not isinstance(scenario.work, Training):
         return None
     if hardware.peak_bf16_flops is None:
         diagnostic_s = CPU_DIAGNOSTIC_S + CPU_COMPILE_S * scenario.options.compile
         return diagnostic_s + (launches * CPU_TIMED_S if planned.speed else 0.0)
     window = window_of(tier.window, scenario)
-    launch_s = START_S + _stepping_s(step_s(scenario, hardware.peak_bf16_flops), window)
-    return launches * launch_s + COMPILE_S * scenario.options.compile
+    one_s = step_s(scenario, hardware.peak_bf16_flops)
+    warm_s = START_S + _warming_s(one_s, window)
+    traced_s = warm_s if tier.traced and not is_on_record else 0.0
+    window_s = max(window.min_steps * one_s, window.min_seconds)
+    return launches * (warm_s + window_s) + traced_s + COMPILE_S * scenario.options.compile
 
 
 def step_s(scenario: Scenario, peak_flops: float) -> float:
@@ -61,7 +71,6 @@ def total_s(durations_s: Iterable[float | None]) -> float:
     return sum(each for each in durations_s if each is not None)
 
 
-def _stepping_s(step_s: float, window: WindowRule) -> float:
-    """Warm-up and window, each until both its steps and its seconds are over."""
-    warmup_s = max(window.warmup_steps * step_s, window.warmup_seconds)
-    return warmup_s + max(window.min_steps * step_s, window.min_seconds)
+def _warming_s(step_s: float, window: WindowRule) -> float:
+    """Until both its steps and its seconds are over."""
+    return max(window.warmup_steps * step_s, window.warmup_seconds)
