@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,7 +28,7 @@ class PlanPrinter:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
-            items = [found for item in session.items if (found := collected(item))]
+            items = [(item.path.name, found) for item in session.items if (found := collected(item))]
             reporter.write_line(plan(self._machine, items, self._duration))
         return True
 
@@ -37,14 +37,17 @@ class PlanPrinter:
             session.exitstatus = pytest.ExitCode.OK
 
 
-def plan(machine: Machine, items: list[CollectedScenario], duration: Callable[[Planned], float | None]) -> str:
+def plan(
+    machine: Machine, items: list[tuple[str, CollectedScenario]], duration: Callable[[Planned], float | None]
+) -> str:
     """A line a scenario: key, estimated memory per GPU, minutes of its first round, and whether it can run or which
-    rule forbids it. `duration` is in seconds."""
+    rule forbids it; then what each file takes, where there are several. `items` are with their file's name, `duration`
+    is in seconds."""
     from pytest_charllm.campaign.duration import total_s
     from pytest_charllm.report.numbers import minutes
     from pytest_charllm.report.text import grid
 
-    unique = {item.planned.scenario.key: item for item in items}
+    unique = {item.planned.scenario.key: item for _, item in items}
     durations_s = {key: duration(item.planned) for key, item in unique.items() if item.broken is None}
     rows = [
         (
@@ -58,7 +61,26 @@ def plan(machine: Machine, items: list[CollectedScenario], duration: Callable[[P
     table = grid(("scenario", "memory per GPU", "min", "plan"), rows, right=("min",))
     told = f"{len(rows)} scenarios on {describe(machine)}: {len(durations_s)} feasible"
     total = total_s(durations_s.values())
-    return f"{table}\n\n{told}{f', about {minutes(total)} (estimate)' if total else ''}".strip()
+    parts = [table, _by_file(items, durations_s), f"{told}{f', about {minutes(total)} (estimate)' if total else ''}"]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _by_file(items: list[tuple[str, CollectedScenario]], durations_s: Mapping[str, float | None]) -> str:
+    """What there is to choose from where all is more than a night. A scenario of two files is launched once where both
+    are run, so these times may add up to more than the whole."""
+    from pytest_charllm.campaign.duration import total_s
+    from pytest_charllm.report.numbers import minutes
+    from pytest_charllm.report.text import grid
+
+    files: dict[str, set[str]] = {}
+    for name, item in items:
+        if item.broken is None:
+            files.setdefault(name, set()).add(item.planned.scenario.key)
+    if len(files) < 2:
+        return ""
+    seconds = {name: total_s(durations_s[key] for key in keys) for name, keys in files.items()}
+    rows = [(name, str(len(keys)), minutes(seconds[name]) if seconds[name] else "") for name, keys in files.items()]
+    return grid(("file alone", "scenarios", "about"), rows, right=("scenarios", "about"))
 
 
 def _memory(item: CollectedScenario) -> str:

@@ -298,7 +298,7 @@ def test_plan_prints_and_runs_nothing(inner):
     result = inner.run("--charllm-plan", "--charllm-assume=h200:1x1")
     result.stdout.fnmatch_lines(
         [
-            "llama3-1b.mb1 *GiB *2.7 *feasible",
+            "llama3-1b.mb1 *GiB *2.6 *feasible",
             "llama3-1b.mb2 *GiB*feasible",
             "gpt3-175b.mb1 *GiB*INFEASIBLE memory: *",
             "3 scenarios on h200-sxm 1x1, assumed: 2 feasible, about 5 min (estimate)",
@@ -306,6 +306,24 @@ def test_plan_prints_and_runs_nothing(inner):
     )
     assert result.ret == 0
     assert not inner.campaigns
+
+
+def test_plan_of_several_files_tells_what_each_takes(inner):
+    """Where all is more than a night, files are what one chooses by: a scenario of both is launched once."""
+    inner.suite(TABLE)
+    inner.pytester.makepyfile(
+        test_other="from pytest_charllm import scenarios\n\n\n"
+        '@scenarios("llama3-1b.mb2", "llama3-1b.mb4", "gpt3-175b.mb1")\ndef test_other(measured):\n    pass\n'
+    )
+    result = inner.run("--charllm-plan", "--charllm-assume=h200:1x1")
+    result.stdout.fnmatch_lines(
+        [
+            "file alone * scenarios * about",
+            "test_other.py * 2 * 5 min",
+            "4 scenarios on h200-sxm 1x1, assumed: 3 feasible, about 8 min (estimate)",
+        ]
+    )
+    assert inner.run("--charllm-plan", "--charllm-assume=h200:1x1", "-k", "other").stdout.str().count("file alone") == 0
 
 
 def test_empty_plan_is_an_answer(inner):
