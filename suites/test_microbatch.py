@@ -75,7 +75,7 @@ def test_larger_ones_peak_higher(measured, charllm):
     trends.at_least("peak W", measured.value("peak_power"), smallest.value("peak_power"))
 
 
-SHORTEST_STEP_S = 0.5
+SHORTEST_STEP_S = 0.55
 """Five refreshes of the instant power of a Hopper card."""
 
 
