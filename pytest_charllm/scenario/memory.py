@@ -75,8 +75,13 @@ def _need_at(scenario: Scenario, place: int) -> MemoryNeed:
     if shape.lora:
         trained = layers * _adapters(shape, layout)
         sharded_trained = _shard(trained, 0, layout)
-    optimizer = _ADAM * (trained if layout.sharding is Sharding.NONE else sharded_trained)
+    shares = options.distributed_optimizer or layout.sharding is not Sharding.NONE
+    optimizer = _ADAM * (sharded_trained if shares else trained)
     gradients = _GRADIENT * (sharded_trained if layout.sharding in _SHARDED_GRADIENTS else trained)
+    if options.distributed_optimizer:
+        # The piece that a rank updates is summed into memory of its own, but not where it is the whole.
+        of_experts = experts if layout.batch_ranks > layout.ep else 0.0
+        gradients += _GRADIENT * (sharded_trained if shape.lora else _shard(dense + ends, of_experts, layout))
     if scenario.lowers_weights and scenario.accumulation == 1:
         gradients = element * trained  # nothing adds up in fp32
     if layout.sharding in _FULLY_SHARDED and layout.pp > 1:

@@ -50,6 +50,26 @@ def test_sharding_divides_what_it_shards(sharding: Sharding, parts: tuple[float,
     assert (it.gradients, it.optimizer) == (pytest.approx(parts[1] * count), pytest.approx(parts[2] * count))
 
 
+def test_a_shared_optimizer_has_a_share_of_its_state() -> None:
+    """Moments were counted whole on every rank: rows of the study that fit were refused. Weights and gradients are
+    whole, beside the piece of the gradients that a rank updates with."""
+    count = parameters(shape("llama3-1b"))
+    it = need(parse_key("llama3-1b.dp8.mb1.dist-opt"))
+    assert (it.parameters, it.optimizer) == (6 * count, pytest.approx(8 * count / 8))
+    assert it.gradients == pytest.approx(4 * count + 4 * count / 8)
+
+
+def test_experts_that_no_other_rank_has_have_no_piece_beside_them() -> None:
+    """Their gradients are what a rank updates with; between copies of them they are summed into a piece first."""
+    model = shape("mixtral-8x7b")
+    experts = 3 * model.experts * model.hidden * model.ffn * 2
+    rest = parameters(msgspec.structs.replace(model, layers=2)) - experts
+    apart, copied = (need(parse_key(f"mixtral-8x7b.2L.dp8+ep{ep}.mb1.dist-opt")) for ep in (8, 4))
+    assert apart.gradients == pytest.approx(4 * (rest + experts / 8 + rest / 8))
+    assert copied.gradients == pytest.approx(4 * (rest + experts / 4 + rest / 8 + experts / 8))
+    assert apart.optimizer == pytest.approx(copied.optimizer) == pytest.approx(8 * (rest / 8 + experts / 8))
+
+
 def test_gradients_that_come_as_activations_go_do_not_add_up() -> None:
     """Adding both refuses scenarios that fit; with accumulation the gradients are there before and do add up."""
     once, twice = need(parse_key("llama3-1b.mb2")), need(parse_key("llama3-1b.mb2.gb4"))
