@@ -82,6 +82,10 @@ def _refuse(runs: Sequence[RunDirectory]) -> None:
 def _usable(run: RunDirectory, key: str) -> list[Measurement]:
     launches = [launch for launch in run.measurements(key) if launch.validity is Validity.VALID]
     for launch in launches:
+        # Of a replay the run itself knows nothing of what was done to its launches.
+        if launch.injected or launch.simulated:
+            what = "injected" if launch.injected else "simulated"
+            raise BadInput(f"{launch.launch_id} of run {run.id} is {what}; calibrate by unchanged, real launches")
         diff = launches[0].stack.diff(launch.stack)
         if diff:
             raise BadInput(f"{launch.launch_id}: {diff[0][0]} changed from {diff[0][1]} to {diff[0][2]}: not unchanged")

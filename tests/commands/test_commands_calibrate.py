@@ -87,6 +87,8 @@ def test_what_is_not_unchanged_is_refused(
     for fields, says in (
         ({"faults": (Fault(name="slowdown", value=0.1),)}, "is injected"),
         ({"machine": replace(h200, simulated=True)}, "is simulated"),
+        ({"every": {"injected": True}}, "is injected; calibrate by unchanged, real launches"),
+        ({"every": {"simulated": True}}, "is simulated; calibrate by unchanged, real launches"),
         ({"tier": "smoke"}, "tier of run"),
         ({"first": {"stack": Stack(torch="2.12.0")}}, "torch changed from 2.12.0 to 2.11.0"),
     ):
