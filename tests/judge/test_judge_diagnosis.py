@@ -197,6 +197,20 @@ def test_a_trace_without_one_on_record_says_nothing(make: SimpleNamespace) -> No
     assert NOT_TIMED in judgement.diagnosis[0].text
 
 
+@pytest.mark.parametrize(
+    ("new_level", "rule"), [(False, "host-gap"), (True, "waiting")], ids=["it changed no speed", "another level"]
+)
+def test_a_trace_of_older_software_holds_until_the_level_moves(
+    make: SimpleNamespace, new_level: bool, rule: str
+) -> None:
+    """A night that passes traces nothing: with each new driver that was accepted the trace on record was lost."""
+    launch, record = here(make, SLOWER | {"mean_power": 650.0}), on_record(make)
+    older = replace(record.reference, run_id="older", stack=Stack(torch="2.11.0", driver="570"), traced=TRACED)
+    known = replace(record, stacks=(older, replace(record.reference, new_level=new_level)))
+    judgement = make.decide([[launch] * 3, [launch] * 3], known, diagnostic=traced(make, host_gap=0.016))
+    assert [said.rule for said in judgement.diagnosis] == [rule]
+
+
 def test_a_gap_that_the_loss_does_not_need_is_no_cause(make: SimpleNamespace) -> None:
     """Compute at a lower clock took the time; the gap beside it was there before."""
     launch, record = here(make, SLOWER | {"sm_clock": 1600.0}), on_record(make)

@@ -14,6 +14,7 @@ from pytest_charllm.records import (
     METRICS,
     Baseline,
     BaselineSample,
+    BaselineStack,
     Measurement,
     MetricVerdict,
     Verdict,
@@ -98,7 +99,7 @@ class Evidence:
             workload=tuple((part, was, now[part]) for part, was in before.items() if now.get(part, was) != was),
             stack_diff=stack_diff,
             traced=_parts([traced]),
-            traced_before=_parts([run.traced for run in recorded]),
+            traced_before=_parts([run.traced for run in _of_this_level(baseline)]),
             traced_ranks=diagnostic.per_rank if diagnostic is not None else {},
         )
 
@@ -192,6 +193,19 @@ def columns(rows: Sequence[Sequence[float | None]]) -> tuple[float, ...]:
     known = [[row[rank] for row in rows if rank < len(row)] for rank in range(width)]
     numbers = [[value for value in column if value is not None] for column in known]
     return tuple(statistics.median(column) for column in numbers) if all(numbers) else ()
+
+
+def _of_this_level(baseline: Baseline | None) -> list[BaselineStack]:
+    """Runs of the newest software that were traced, else of the last one before it, back to the last new level.
+
+    A night that passes traces nothing: a driver that changed no speed goes on record without a trace of its own.
+    """
+    for segment in reversed(baseline.segments()) if baseline is not None else ():
+        if any(run.traced for run in segment):
+            return segment
+        if segment[0].new_level:
+            break
+    return []
 
 
 def _parts(traced: Sequence[Mapping[str, float]]) -> dict[str, float]:
