@@ -25,7 +25,10 @@ def test_llama3_8b(measured):
 
 
 @pytest.mark.smoke
-@scenarios(Rows("llama3-1b", {"*:1x1": "dp1", "*:1x2": "cp2", "*:1x8": "cp8"}, seq=32768), chunked_loss=(False, True))
+@scenarios(
+    Rows("llama3-1b", {"*:1x1": "dp1", "*:1x2": "cp2", "*:1x4": "cp4", "*:1x8": "cp8"}, seq=32768),
+    chunked_loss=(False, True),
+)
 def test_llama3_1b(measured):
     """What the logits of a whole sequence cost."""
     measured.check()

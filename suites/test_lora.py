@@ -54,7 +54,7 @@ def test_mixtral_8x22b(measured):
 
 
 @pytest.mark.smoke
-@scenarios(Rows("llama3-8b", {"*:1x1": "dp1", "*:1x2": "dp2", "*:1x8": "dp8"}), lora=32)
+@scenarios(Rows("llama3-8b", {"*:1x1": "dp1", "*:1x2": "dp2", "*:1x4": "dp4", "*:1x8": "dp8"}), lora=32)
 def test_llama3_8b(measured):
     """Whole: frozen weights need no optimizer."""
     measured.check()

@@ -44,7 +44,7 @@ def test_30b(measured):
 
 
 @pytest.mark.smoke
-@scenarios(Rows("llama3-1b", {"*:1x1": "dp1", "*:1x2": "dp2", "*:1x8": "dp8"}, microbatch=(1, 2, 4)))
+@scenarios(Rows("llama3-1b", {"*:1x1": "dp1", "*:1x2": "dp2", "*:1x4": "dp4", "*:1x8": "dp8"}, microbatch=(1, 2, 4)))
 def test_llama3_1b(measured):
     measured.check()
 

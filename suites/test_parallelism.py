@@ -49,7 +49,9 @@ def test_llama3_8b(measured):
 
 
 @pytest.mark.smoke
-@scenarios(Rows("llama3-1b", {"*:1x1": "dp1", "*:1x2": "dp2 dp2+fsdp", "*:1x8": "dp8 dp8+fsdp"}))
+@scenarios(
+    Rows("llama3-1b", {"*:1x1": "dp1", "*:1x2": "dp2 dp2+fsdp", "*:1x4": "dp4 dp4+fsdp", "*:1x8": "dp8 dp8+fsdp"})
+)
 def test_llama3_1b(measured):
     measured.check()
 
@@ -91,7 +93,7 @@ def test_deep_pipelines_throttle_more(measured, charllm):
     trends.at_most("SM MHz", measured.value("sm_clock"), wide.value("sm_clock"))
 
 
-@scenarios(Rows("llama3-1b", {"*:1x1": "dp1", "*:1x2": "dp2+fsdp", "*:1x8": "dp8+fsdp"}))
+@scenarios(Rows("llama3-1b", {"*:1x1": "dp1", "*:1x2": "dp2+fsdp", "*:1x4": "dp4+fsdp", "*:1x8": "dp8+fsdp"}))
 def test_energy_is_power_times_time(measured):
     """Two ways to the same joules: a token's energy, and a GPU's power over the seconds it spends on one."""
     joules = measured.value("mean_power") / measured.value("throughput")
