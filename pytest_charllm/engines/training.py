@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,6 +27,11 @@ class TrainingStep(Protocol):
     def expert_load(self) -> Tensor | None:
         """(layers, experts): how many copies of its tokens this rank has sent to each expert so far. None where there
         are no experts, where tokens are dealt out evenly, or where it is not known."""
+
+    @property
+    def parts_s(self) -> Mapping[str, float]:
+        """Seconds of the parts of a step so far, by an engine's own timers, as in the report. Empty where it has none,
+        or they are off."""
 
     def __call__(self, index: int, poison: bool = False) -> tuple[Tensor, Tensor]:
         """(mean loss over this rank's tokens, global gradient norm before clipping), both still on the device.

@@ -9,7 +9,7 @@ from pytest_charllm.measure.checks import checks, unchecked
 from pytest_charllm.measure.collective import curve, curve_metrics, result_checks, unequal
 from pytest_charllm.measure.energy import energy
 from pytest_charllm.measure.health import health
-from pytest_charllm.measure.observations import launch_findings, power_capped
+from pytest_charllm.measure.observations import launch_findings, power_capped, step_parts
 from pytest_charllm.measure.ranks import Columns, per_rank
 from pytest_charllm.measure.script import NO_WINDOW, script_findings, semantics, windowed
 from pytest_charllm.measure.steps import step_findings, unusable
@@ -57,7 +57,7 @@ def measure(launch: Launch, trace: Trace | None, machine: Machine) -> Measuremen
         findings += traced_findings(launch)
         columns |= traced_per_rank(launch)
     elif reason is None:
-        findings += unchecked(launch.scenario)
+        findings += [*unchecked(launch.scenario), *step_parts(launch)]
     if reason is not None:
         validity = Validity.INVALID
     else:

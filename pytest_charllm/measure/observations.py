@@ -47,6 +47,14 @@ def sampler_findings(trace: Trace) -> list[Finding]:
     return findings
 
 
+def step_parts(launch: Launch) -> list[Finding]:
+    """Where the engine's own timers say that rank 0's step goes. Never judged: they wait for the device."""
+    parts_s = launch.ranks[0].parts_s
+    told = ", ".join(f"{part} {1e3 * seconds:.3g} ms" for part, seconds in parts_s.items())
+    text = f"by {launch.scenario.engine}'s own timers, rank 0, in the diagnostic pass: {told}"
+    return [Finding(kind="step-parts", text=text)] if parts_s else []
+
+
 def power_capped(windows: Sequence[DeviceWindow], mean_power_w: float | None) -> list[Finding]:
     """Whether the devices' mean power is at their mean limit."""
     limits_w = [window.line.power_limit_w for window in windows if window.line.power_limit_w is not None]

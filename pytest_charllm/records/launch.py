@@ -237,6 +237,10 @@ class RankReport(Record, frozen=True, kw_only=True):
     """What carried its messages, as far as the library tells; None of everything else."""
     flops_per_step: int | None = None
     """Measured over all ranks' global step, diagnostic pass only; recomputation included."""
+    parts_s: dict[str, float] = {}
+    """Part of a step -> seconds by the engine's own timers, median over the steps of the diagnostic pass: "forward",
+    "backward", "reduction" (of gradients, at the end of the backward pass and in its time) and "update". Empty of the
+    native engine, of a pipeline, and in every other pass."""
     breakdown: tuple[StepBreakdown, ...] = ()
     """Of the traced steps, in order; traced pass only. Empty there: a note says why."""
     untraced_step_s: float | None = None

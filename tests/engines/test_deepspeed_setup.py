@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import PackageNotFoundError
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from pytest_charllm.engines.deepspeed import installation
 from pytest_charllm.engines.deepspeed.config import config
 from pytest_charllm.engines.deepspeed.installation import NotUsable
 from pytest_charllm.errors import HarnessError
-from pytest_charllm.records import Collective
+from pytest_charllm.records import Collective, Pass
 from pytest_charllm.scenario import Layout
 from pytest_charllm.scenario.key import parse_key
 
@@ -63,6 +64,33 @@ def test_the_timed_pass_measures_nothing_by_itself() -> None:
     assert (zero["stage"], zero["overlap_comm"], zero["reduce_bucket_size"]) == (3, False, 7)
     assert zero["stage3_prefetch_bucket_size"] == 8
     assert zero["stage3_max_live_parameters"] == zero["stage3_max_reuse_distance"] == 9
+
+
+@pytest.mark.parametrize(
+    ("pass_", "layout", "on"),
+    [
+        (Pass.TIMED, "dp2", False),
+        (Pass.TRACED, "dp2", False),
+        (Pass.DIAGNOSTIC, "dp2", True),
+        (Pass.DIAGNOSTIC, "pp2", False),
+    ],
+)
+def test_its_timers_run_beside_the_timed_pass(request_of: Any, pass_: Pass, layout: str, on: bool) -> None:
+    """A wait for the device in what is timed; and in a pipeline of 0.19.8 they raise."""
+    from pytest_charllm.engines.deepspeed import timers
+
+    request = request_of(parse_key(f"tiny-llama.2L.{layout}.mb2.gb8.eager.deepspeed"), pass_=pass_)
+    assert timers.are_on(request) is on
+    assert config(request.scenario, 1.0, timers=on)["wall_clock_breakdown"] is on
+
+
+def test_parts_are_of_the_median_step() -> None:
+    """Milliseconds taken for seconds, or one microbatch for the step."""
+    from pytest_charllm.engines.deepspeed.timers import parts_s
+
+    steps = [{"fwd": f, "bwd": 9.0, "bwd_allreduce": 2.0, "step": 1.0, "fwd_microstep": 0.1} for f in (3.0, 80.0, 4.0)]
+    assert parts_s(steps) == pytest.approx({"forward": 4e-3, "backward": 9e-3, "reduction": 2e-3, "update": 1e-3})
+    assert parts_s([]) == {}
 
 
 def test_the_log_is_read_by_the_size_of_the_whole_tensor() -> None:

@@ -197,6 +197,18 @@ def test_work_at_every_gradient_is_noticed(answers: Answers) -> None:
     assert cost("few-counted") / cost("few-clean") - 1 < CPU["cost_cpu"].cap
 
 
+@pytest.mark.parametrize("key", [*PREDICTED, MIXTURE])
+def test_its_own_timers_say_where_a_step_goes(answers: Answers, key: str) -> None:
+    """A part that is not there, or a microbatch taken for the step. In 0.19.8 they raise in a pipeline."""
+    for report in answers[key]:
+        assert list(report.parts_s) == ["forward", "backward", "reduction", "update"]
+        assert 0 < report.parts_s["reduction"] < report.parts_s["backward"]
+        assert all(0 < seconds < 10 for seconds in report.parts_s.values())
+    assert not answers[PIPELINED][0].parts_s
+    assert not answers[NATIVE][0].parts_s
+    assert not answers["few-clean"][0].parts_s
+
+
 def test_a_timed_report_is_that_of_the_native_engine(answers: Answers) -> None:
     """The same loop measures both: every step of the window, and the calibrations beside it."""
     for report in answers["few-clean"]:

@@ -54,6 +54,16 @@ def failing(launch: Launch) -> dict[str, Any]:
     return {check.name: check for check in checks(launch) if not check.ok}
 
 
+def test_an_engines_own_timers_are_told_and_not_judged(make: SimpleNamespace) -> None:
+    """A step time of the diagnostic pass, which waits for the device all the time, must not read as one."""
+    launch = diagnostic(make, parse_key("tiny-llama.dp2+zero1.mb2.fp32.eager.deepspeed"))
+    timed = replace(launch.ranks[0], parts_s={"forward": 0.0123, "update": 0.25})
+    measurement = measure(replace(launch, ranks=(timed, launch.ranks[1])), None, make.machine())
+    told = [finding.text for finding in measurement.findings if finding.kind == "step-parts"]
+    assert told == ["by deepspeed's own timers, rank 0, in the diagnostic pass: forward 12.3 ms, update 250 ms"]
+    assert measurement.number("step_time") is None
+
+
 def test_faultless_launch_is_green(make: SimpleNamespace, fp32: Scenario) -> None:
     """All six checks are made, and their evidence is in the measurement."""
     measurement = measure(diagnostic(make, fp32), None, make.machine())

@@ -1,4 +1,4 @@
-"""DeepSpeed's own configuration of a scenario. Nothing is left to "auto", nothing that measures is on."""
+"""DeepSpeed's own configuration of a scenario. Nothing is left to "auto"."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def zero_stage(scenario: Scenario) -> int:
     return STAGE[scenario.layout.sharding]
 
 
-def config(scenario: Scenario, max_grad_norm: float) -> dict[str, Any]:
-    """What `deepspeed.initialize` is given."""
+def config(scenario: Scenario, max_grad_norm: float, *, timers: bool = False) -> dict[str, Any]:
+    """What `deepspeed.initialize` is given. `timers` has it measure the parts of every step."""
     options = scenario.options
     zero: dict[str, Any] = {
         "stage": zero_stage(scenario),
@@ -41,7 +41,7 @@ def config(scenario: Scenario, max_grad_norm: float) -> dict[str, Any]:
         # torch's own AdamW, so that no operator has to be compiled.
         "zero_allow_untested_optimizer": True,
         "steps_per_print": _NEVER,
-        "wall_clock_breakdown": False,
+        "wall_clock_breakdown": timers,
         # On by default, and waits for the device in every step.
         "timers": {"throughput": {"enabled": False}},
     }

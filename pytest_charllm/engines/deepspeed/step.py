@@ -13,6 +13,7 @@ from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optim
 from deepspeed.runtime.utils import clip_grad_norm_
 from torch import Tensor
 
+from pytest_charllm.engines.deepspeed import timers
 from pytest_charllm.engines.deepspeed.config import config
 from pytest_charllm.engines.deepspeed.installation import join_ranks
 from pytest_charllm.engines.deepspeed.model import build, count_parameters
@@ -40,7 +41,7 @@ class Step:
     ) -> None:
         scenario = request.scenario
         join_ranks(request.device)
-        settings = config(scenario, MAX_GRAD_NORM)
+        settings = config(scenario, MAX_GRAD_NORM, timers=timers.are_on(request))
         make = partial(build, scenario, shape, seq, world, settings, request.seed, generator_device)
         self._pipelined = scenario.layout.pp > 1
         self._whole = Region(Axis())
@@ -58,6 +59,7 @@ class Step:
         self._accumulation = scenario.accumulation
         self._layout = scenario.layout
         self._poison = False
+        self._timers: list[dict[str, float]] = []
 
     def __call__(self, index: int, poison: bool = False) -> tuple[Tensor, Tensor]:
         """See `TrainingStep`. The loss of a pipeline is that of the global batch, on every rank."""
@@ -67,9 +69,16 @@ class Step:
             loss = self._engine.train_batch(iter(microbatches))
         else:
             loss = torch.stack([self._train(*microbatch) for microbatch in microbatches]).mean()
+        if self._engine.wall_clock_breakdown():
+            self._timers.append(self._engine.get_wall_clock_timers())
         norm = self._engine.get_global_grad_norm()
         norm = self._norm if norm is None else norm
         return loss, torch.as_tensor(norm, dtype=torch.float32, device=loss.device).reshape(())
+
+    @property
+    def parts_s(self) -> dict[str, float]:
+        """See `TrainingStep`. The first step, which builds what it needs, is left out."""
+        return timers.parts_s(self._timers[1:])
 
     @contextmanager
     def counting_collectives(self) -> Iterator[Callable[[], tuple[Collective, ...]]]:

@@ -37,6 +37,7 @@ def run(setup: Setup, progress: Progress) -> RankReport:
     mean_losses = world.mean(torch.stack(losses))
     grad_norms = world.mean(torch.stack(norms))
     _check_finite(mean_losses, grad_norms)
+    parts_s = dict(step.parts_s)  # before the counted step, which is slowed down by what counts
     # Counted in a step of its own, uncompiled: dispatch modes see into no compiled graph.
     with (
         torch.compiler.set_stance("force_eager"),
@@ -57,6 +58,7 @@ def run(setup: Setup, progress: Progress) -> RankReport:
         report,
         losses=tuple(mean_losses),
         grad_norms=tuple(grad_norms),
+        parts_s=parts_s,
         expert_imbalance=imbalance,
         reference=reference,
         collectives=collectives(),

@@ -39,6 +39,11 @@ class Trained:
     def expert_load(self) -> Tensor | None:
         return load_of(self._routings, self._shape)
 
+    @property
+    def parts_s(self) -> dict[str, float]:
+        """Torch times nothing by itself."""
+        return {}
+
     @contextmanager
     def counting_collectives(self) -> Iterator[Callable[[], tuple[Collective, ...]]]:
         with balanced(self._routings.values()), CollectiveCounter(self._labels) as counter:
