@@ -42,11 +42,23 @@ def judge_findings(first: Sequence[Outcome], again: Sequence[Outcome]) -> tuple[
         for outcome in first
         if outcome.informational and outcome.change is not None and abs(outcome.change) > (outcome.tolerance or 0)
     ]
+    findings += _provisional(first, again)
     for before, after in zip(first, again, strict=False):
         if (before.call is Call.WORSE) is not (after.call is Call.WORSE):
             text = f"{name(before.metric)} {before.seen} in the first round, {after.seen} in the confirmation"
             findings.append(Finding(kind="not-confirmed", text=text))
     return tuple(findings)
+
+
+def _provisional(first: Sequence[Outcome], again: Sequence[Outcome]) -> list[Finding]:
+    """What was called by assumed noise. Of what passed, its own line says so."""
+    confirmed = {outcome.metric for outcome in again if outcome.call is Call.WORSE}
+    names: dict[str, list[str]] = {}
+    for outcome in first:
+        called = outcome.call is Call.BETTER or (outcome.call is Call.WORSE and outcome.metric in confirmed)
+        if called and outcome.provisional and outcome.noise is not None and outcome.noise.launch:
+            names.setdefault(outcome.provisional, []).append(name(outcome.metric))
+    return [Finding(kind="provisional", text=f"{', '.join(each)}: {why}") for why, each in names.items()]
 
 
 def record_findings(

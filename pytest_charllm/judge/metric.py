@@ -44,6 +44,8 @@ class Outcome:
     launches: int = 0
     foreign: bool = False
     reason: str = ""
+    provisional: str = ""
+    """What is still assumed of the noise and how much is on record; "" where the record shows it."""
     informational: bool = False
 
     @property
@@ -177,6 +179,7 @@ def _against_record(
         return Outcome(metric, call, value=value, launches=len(numbers), reason=found.reason or "not on record")
     stick, noise = yardstick(metric, rule, found, question)
     call, change, tolerance = stick.look(numbers, budget)
+    provisional = _provisional(noise, found, question)
     return Outcome(
         metric,
         call,
@@ -188,22 +191,25 @@ def _against_record(
         noise=noise,
         launches=len(numbers),
         foreign=found.foreign > 0,
-        reason=_reason(call, tolerance, rule, found, noise, question, metric),
+        reason=provisional if call is Call.WITHIN else _unreliable(call, tolerance, rule, metric),
+        provisional=provisional,
     )
 
 
-def _reason(
-    call: Call, tolerance: float, rule: Tolerance, found: Reference, noise: Noise, question: Question, metric: str
-) -> str:
-    if call is Call.UNRELIABLE:
-        return (
-            f"unreliable: noise on record asks for a tolerance of {width(metric, tolerance)}, "
-            f"at most {width(metric, rule.cap)} is allowed"
-        )
-    if call is Call.WITHIN and noise.provisional:
-        on_record = f"{noise.runs} of {ENOUGH_SAMPLES} runs" if question.pooled else _launches(found)
-        return f"noise provisional: {on_record} on record"
-    return ""
+def _unreliable(call: Call, tolerance: float, rule: Tolerance, metric: str) -> str:
+    if call is not Call.UNRELIABLE:
+        return ""
+    return (
+        f"unreliable: noise on record asks for a tolerance of {width(metric, tolerance)}, "
+        f"at most {width(metric, rule.cap)} is allowed"
+    )
+
+
+def _provisional(noise: Noise, found: Reference, question: Question) -> str:
+    if not noise.provisional:
+        return ""
+    on_record = f"{noise.runs} of {ENOUGH_SAMPLES} runs" if question.pooled else _launches(found)
+    return f"noise provisional: {on_record} on record"
 
 
 def _launches(found: Reference) -> str:

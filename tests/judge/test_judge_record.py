@@ -109,7 +109,19 @@ def test_one_launch_on_record_is_judged_provisionally(make: SimpleNamespace) -> 
     judgement = make.decide([[make.gpu()] * 3], record)
     assert judgement.verdict is Verdict.PASS
     assert make.row(judgement, "throughput").reason.startswith("noise provisional")
-    assert make.decide([[make.gpu({"throughput": 0.9 * LEVEL})] * 3] * 2, record).verdict is Verdict.REGRESSION
+    red = make.decide([[make.gpu({"throughput": 0.9 * LEVEL, "energy_per_token": 0.013})] * 3] * 2, record)
+    assert red.verdict is Verdict.REGRESSION
+    assert [finding.text for finding in red.findings] == [
+        "throughput, energy per token: noise provisional: 1 of 8 runs on record"
+    ]
+
+
+def test_what_eight_runs_show_is_not_called_provisional(make: SimpleNamespace) -> None:
+    """A label on every red line would be read as a reason to doubt each of them."""
+    red = make.decide([[make.gpu({"throughput": 0.9 * LEVEL})] * 3] * 2, make.record([[LEVEL] * 3] * 8))
+    assert (red.verdict, kinds(red)) == (Verdict.REGRESSION, [])
+    once = make.decide([[make.gpu({"throughput": 0.9 * LEVEL})] * 3, [make.gpu()] * 3], make.record([[LEVEL]]))
+    assert (once.verdict, kinds(once)) == (Verdict.PASS, ["not-confirmed"])
 
 
 @pytest.mark.parametrize(
