@@ -55,7 +55,9 @@ def run_accept(options: argparse.Namespace) -> int:
 
 def run_list(options: argparse.Namespace) -> int:
     """A file that cannot be trusted is named on stderr; the others are listed all the same."""
-    entries = [entry for entry in _store(options).entries() if options.variant in (None, entry.variant)]
+    wanted = _wanted(options.only)
+    every = [entry for entry in _store(options).entries() if options.variant in (None, entry.variant)]
+    entries = [entry for entry in every if wanted(entry.key)]
     rows, found, broken = [], [], 0
     for entry in entries:
         try:
@@ -74,7 +76,8 @@ def run_list(options: argparse.Namespace) -> int:
             if lines:
                 print("\n" + section(title, "\n".join(lines)))
     elif not broken:
-        print("no baselines" + (f" for {options.variant}" if options.variant else ""))
+        matching = f" that match {options.only}" if options.only else ""
+        print("no baselines" + (f" for {options.variant}" if options.variant else "") + matching)
     return BAD_INPUT if broken else OK
 
 

@@ -69,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(command=baseline.run_bridge)
     command = topic.add_parser("list", parents=[places], help="every baseline, one a line; orphans and duplicates")
     command.add_argument("--variant", metavar="NAME", help="of this hardware only, e.g. h200-sxm")
+    command.add_argument("--only", metavar="PATTERN", help="scenarios whose key matches (gpt3*) or contains this")
     command.set_defaults(command=baseline.run_list)
     command = topic.add_parser("show", parents=[places], help="values and provenance of one scenario")
     command.add_argument("key", metavar="KEY", help="a scenario's key, or a pattern on keys")

@@ -39,6 +39,8 @@ def test_accept_list_show(gpu_run: Callable[..., RunDirectory], capsys: pytest.C
     assert line.endswith("(bootstrap)")
     assert main(["baseline", "list", "--variant", "mi250"]) == 0
     assert capsys.readouterr().out == "no baselines for mi250\n"
+    assert main(["baseline", "list", "--only", "llama3-70b"]) == 0
+    assert capsys.readouterr().out == "no baselines that match llama3-70b\n"
 
     assert main(["baseline", "show", KEY]) == 0
     shown = capsys.readouterr().out
