@@ -97,7 +97,7 @@ class Runner:
         scenario, settings = evidence.scenario, self._settings
         key = (scenario.key, pass_)
         self._count[key] = number = self._count.get(key, 0) + 1
-        uuids = tuple(device.uuid for device in settings.machine.devices[: scenario.layout.world])
+        uuids = tuple(device.uuid for device in settings.machine.together(scenario.layout.world))
         request = LaunchRequest(
             id=f"{scenario.key}.{pass_.value}-{number}",
             scenario=scenario,

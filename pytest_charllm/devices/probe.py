@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from pytest_charllm.devices import nvml_fields as table
 from pytest_charllm.devices.amd_calls import DRIVER_NOT_LOADED, AmdError, load_amdsmi, start
@@ -19,6 +20,7 @@ from pytest_charllm.devices.amd_calls import optional as optional_amd
 from pytest_charllm.devices.amd_identity import Die, dies
 from pytest_charllm.devices.amd_package import power_cap_w
 from pytest_charllm.devices.nvml_calls import NvmlError, call, load_nvml, optional, text
+from pytest_charllm.devices.nvml_islands import islands
 from pytest_charllm.devices.pci import sysfs_address
 from pytest_charllm.devices.process import claim_stdout, die_with_parent
 from pytest_charllm.devices.simulated.source import Simulation
@@ -59,15 +61,17 @@ def find(nvml: Any) -> Found:
     except NvmlError as refused:
         absent = refused.code in (table.LIBRARY_NOT_FOUND, table.DRIVER_NOT_LOADED)
         return Found(error=refused.explain("NVML does not start"), absent=absent)
-    devices, unopened = [], []
+    opened, unopened = [], []
     for index in range(count):
         try:
-            devices.append(_device(nvml, call(nvml, "nvmlDeviceGetHandleByIndex", index)))
+            handle = call(nvml, "nvmlDeviceGetHandleByIndex", index)
+            opened.append((handle, _device(nvml, handle)))
         except NvmlError as refused:
             unopened.append(refused.explain(f"GPU {index}"))
+    numbers = islands(nvml, [handle for handle, _ in opened])
     driver, cuda = optional(nvml, "nvmlSystemGetDriverVersion"), optional(nvml, "nvmlSystemGetCudaDriverVersion_v2")
     return Found(
-        devices=tuple(devices),
+        devices=tuple(replace(device, island=island) for (_, device), island in zip(opened, numbers, strict=True)),
         unopened=tuple(unopened),
         driver=text(driver) if driver else None,
         driver_cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,

@@ -6,7 +6,10 @@ import msgspec
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One physical GPU. Identity is `uuid`, never an index. Memory in bytes, power in watts."""
+    """One physical GPU. Identity is `uuid`, never an index. Memory in bytes, power in watts.
+
+    `island`: the same number for all that have NVLink between every two of them; None where no driver told.
+    """
 
     uuid: str
     name: str
@@ -15,6 +18,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     power_limit_w: float | None = None
     partition: str | None = None
     vbios: str | None = None
+    island: int | None = None
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,6 +40,16 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def world(self) -> int:
         return self.nodes * self.gpus_per_node
+
+    def together(self, ranks: int) -> tuple[Device, ...]:
+        """The devices of a launch of so many ranks, the same ones every time: the first that one island has as many of,
+        else the first of the machine. Bridged cards come in pairs, and neighbours on the bus need not be one."""
+        islands: dict[int, list[Device]] = {}
+        for device in self.devices:
+            if device.island is not None:
+                islands.setdefault(device.island, []).append(device)
+        within = (members for members in islands.values() if len(members) >= ranks)
+        return tuple(next(within, self.devices)[:ranks])
 
     @property
     def shape(self) -> str:

@@ -37,6 +37,7 @@ class FakeNvml:
     """
 
     NVMLError = pynvml.NVMLError
+    P2P_NVLINK = pynvml.NVML_P2P_CAPS_INDEX_NVLINK
     UUID = "GPU-11111111-2222-3333-4444-555555555555"
 
     def __init__(self) -> None:

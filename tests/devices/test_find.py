@@ -174,6 +174,30 @@ def test_the_probe_tells_partitions_and_what_is_absent(nvml):
     assert (device.partition, device.memory_bytes, device.power_limit_w) == ("mig", None, None)
 
 
+@pytest.mark.parametrize(
+    ("joined", "islands"),
+    [
+        ({(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)}, [0, 0, 0, 0]),
+        ({(0, 2), (1, 3)}, [0, 1, 0, 1]),
+        ({(0, 1), (1, 2), (2, 3), (0, 3)}, [0, 0, 1, 1]),
+        (set(), [0, 1, 2, 3]),
+    ],
+)
+def test_the_probe_tells_islands(nvml, joined, islands):
+    """A switch joins all, a bridge two that need not be neighbours, a ring no three; without links each is alone."""
+    nvml.answers |= {
+        "nvmlDeviceGetCount": 4,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle}",
+        "nvmlDeviceGetP2PStatus": lambda one, other, capability: (
+            0 if capability == nvml.P2P_NVLINK and (one, other) in joined else 1
+        ),
+    }
+    assert [device.island for device in probe.find(nvml).devices] == islands
+    nvml.refusals["nvmlDeviceGetP2PStatus"] = 3
+    assert [device.island for device in probe.find(nvml).devices] == [None] * 4
+
+
 def test_the_probe_leaves_out_what_it_may_not_open(nvml):
     """In a Slurm job NVML counts all GPUs of the node, but only those of the job open."""
     nvml.answers["nvmlDeviceGetCount"] = 2
