@@ -13,7 +13,7 @@ from pytest_charllm.devices.nvml_calls import NvmlError, Raw, call, optional, re
 from pytest_charllm.devices.nvml_events import XidEvents
 from pytest_charllm.devices.nvml_fields import Call, Field
 from pytest_charllm.devices.nvml_health import health
-from pytest_charllm.devices.nvml_probe import Probed, ask_call, extras, probe
+from pytest_charllm.devices.nvml_probe import TO_THRESHOLD, Probed, ask, ask_call, extras, probe
 from pytest_charllm.devices.source import DeviceLostError
 from pytest_charllm.errors import DeviceError
 from pytest_charllm.records.telemetry import DeviceLine, EventLine, Part, RingLine, SampleLine, SnapshotLine
@@ -137,11 +137,19 @@ class NvmlSource:
         for quantity, read in reads.items():
             if isinstance(read, Call):
                 answers[quantity] = ask_call(self._nvml, gpu.handle, read)
+        if "margin_c" in wanted and gpu.line.semantics.get("margin_c") == TO_THRESHOLD:
+            answers["margin_c"] = self._to_threshold(gpu, answers.get("core_temp_c"))
         reasons = answers.get("event_reasons")
         if isinstance(reasons, float):
             sampled = gpu.found.sampled.add(int(reasons), self._clock())
             answers |= {q: total_ns for q, total_ns in sampled.items() if q in wanted}
         return answers | self._metrics(gpu, table.GPM.keys() & set(wanted))
+
+    def _to_threshold(self, gpu: _Gpu, core_c: Answer | None) -> Answer:
+        if core_c is None:  # not wanted by itself
+            core_c = ask(self._nvml, gpu.handle, gpu.found.reads["core_temp_c"])
+        assert gpu.line.slowdown_temp_c is not None
+        return gpu.line.slowdown_temp_c - core_c if isinstance(core_c, float) else core_c
 
     def _metrics(self, gpu: _Gpu, wanted: Collection[str]) -> dict[str, Answer]:
         if gpu.found.gpm is None or not wanted:

@@ -23,6 +23,9 @@ _LONGEST_PASS_S = 0.12
 """A period of sampling and its jitter: a counter must not be able to wrap within it."""
 
 
+TO_THRESHOLD = "slowdown threshold minus core temperature"
+"""The margin of drivers before 570, which tell none."""
+
 _SUPERCHIP = re.compile(r"\bG[HB]\d+")
 
 
@@ -59,6 +62,10 @@ def probe(nvml: Any, handle: Any, parts: tuple[Part, ...], clock: Callable[[], i
     capabilities |= dict.fromkeys(without, "ok")
     gpm, ring, told = extras(nvml, handle, uuid, clock)
     capabilities |= told
+    slowdown_c = optional(nvml, "nvmlDeviceGetTemperatureThreshold", handle, table.THRESHOLD_SLOWDOWN)
+    to_threshold = "margin_c" not in reads and "core_temp_c" in reads and slowdown_c is not None
+    if to_threshold:
+        capabilities["margin_c"] = "ok"
     pci = optional(nvml, "nvmlDeviceGetPciInfo", handle)
     enforced_w = once(nvml, handle, reads["power_limit_w"]) if "power_limit_w" in reads else None
     dear = [quantity for quantity, read in reads.items() if read.dear]
@@ -67,11 +74,13 @@ def probe(nvml: Any, handle: Any, parts: tuple[Part, ...], clock: Callable[[], i
         name=name,
         pci=sysfs_address(text(pci.busId)) if pci else None,
         power_limit_w=enforced_w,
-        slowdown_temp_c=optional(nvml, "nvmlDeviceGetTemperatureThreshold", handle, table.THRESHOLD_SLOWDOWN),
+        slowdown_temp_c=slowdown_c,
         shutdown_temp_c=optional(nvml, "nvmlDeviceGetTemperatureThreshold", handle, table.THRESHOLD_SHUTDOWN),
         slowdown_tlimit_c=once(nvml, handle, Field(table.FIELD_SLOWDOWN_TLIMIT)),
         shutdown_tlimit_c=once(nvml, handle, Field(table.FIELD_SHUTDOWN_TLIMIT)),
-        semantics=_semantics(name, reads) | dict.fromkeys(without, SAMPLED),
+        semantics=_semantics(name, reads)
+        | dict.fromkeys(without, SAMPLED)
+        | ({"margin_c": TO_THRESHOLD} if to_threshold else {}),
         capabilities=capabilities,
         # The limit is cheap, but does not change between one second and the next.
         slow=(*dear, *(q for q in ("power_limit_w",) if q in reads), *(table.GPM if gpm is not None else ())),
@@ -116,7 +125,7 @@ def _said(error: Exception) -> str:
 
 
 def once(nvml: Any, handle: Any, read: Field | Call) -> float | None:
-    answer = _ask(nvml, handle, read)
+    answer = ask(nvml, handle, read)
     return None if isinstance(answer, NvmlError | str) else answer
 
 
@@ -127,7 +136,7 @@ def _first_answering(nvml: Any, handle: Any, quantity: str) -> tuple[Field | Cal
     """
     reasons = []
     for read in table.READS[quantity]:
-        answer = _ask(nvml, handle, read)
+        answer = ask(nvml, handle, read)
         if isinstance(answer, NvmlError | str):
             reasons.append(f"{read}: {answer}")
         elif quantity == "hbm_temp_c" and answer == 0:
@@ -137,7 +146,8 @@ def _first_answering(nvml: Any, handle: Any, quantity: str) -> tuple[Field | Cal
     return None, "; ".join(reasons)
 
 
-def _ask(nvml: Any, handle: Any, read: Field | Call) -> float | NvmlError | str:
+def ask(nvml: Any, handle: Any, read: Field | Call) -> float | NvmlError | str:
+    """One read by itself, in the unit of its quantity."""
     if isinstance(read, Call):
         return ask_call(nvml, handle, read)
     try:

@@ -26,7 +26,10 @@ class Tier(Record, frozen=True, kw_only=True):
     """Whether a launch under the profiler follows the timed ones, where it explains a regression or goes on record."""
 
 
-_GPU_REQUIRED = ("throughput", "energy_per_token", "mean_power", "throttle_hw", "core_temp_end", "hbm_temp_end")
+_GPU_REQUIRED = (
+    "throughput", "energy_per_token", "mean_power", "core_temp_end", "hbm_temp_end", "margin_min",
+    "throttle_sw_thermal", "throttle_hw",
+)  # fmt: skip
 
 _NIGHTLY = WindowRule(
     tier="nightly", min_steps=30, min_seconds=15.0, warmup_steps=10, warmup_seconds=5.0, warmup_max_steps=200,

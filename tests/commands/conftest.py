@@ -43,8 +43,8 @@ def cpu() -> Machine:
 
 
 GPU_VALUES = {
-    "throughput": 40_772.0, "energy_per_token": 0.01442, "mean_power": 588.4, "throttle_hw": 0.0,
-    "core_temp_end": 61.0, "hbm_temp_end": 44.0,
+    "throughput": 40_772.0, "energy_per_token": 0.01442, "mean_power": 588.4, "core_temp_end": 61.0,
+    "hbm_temp_end": 44.0, "margin_min": 26.0, "throttle_sw_thermal": 0.0, "throttle_hw": 0.0,
 }  # fmt: skip
 
 

@@ -89,5 +89,6 @@ def test_log_on_a_cpu_is_refused(take, cpu: Machine) -> None:  # type: ignore[no
 
 def test_unknown_tokens_do_not_bar_a_gpu(take, h200: Machine) -> None:  # type: ignore[no-untyped-def]
     """The tier requires tokens a second of everything else; of such a script, its step."""
-    sensors = {"mean_power": 600.0, "throttle_hw": 0.0, "core_temp_end": 60.0, "hbm_temp_end": 50.0}
+    sensors = {"mean_power": 600.0, "core_temp_end": 60.0, "hbm_temp_end": 50.0, "margin_min": 27.0}
+    sensors |= {"throttle_sw_thermal": 0.0, "throttle_hw": 0.0}
     assert isinstance(take(h200, [{"step_time": 0.2, **sensors}] * 3), Accepted)

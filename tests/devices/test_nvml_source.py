@@ -168,6 +168,19 @@ def test_renamed_functions_fall_back_to_their_old_names(nvml, age, quantity, new
     assert read(source, line).values[quantity] == value
 
 
+def test_a_driver_that_tells_no_margin_tells_the_threshold(nvml):
+    """Before driver 570 a card at its slowdown temperature was not seen: the one limit that needs no record."""
+    nvml.absent.add("nvmlDeviceGetMarginTemperature")
+    source, line = opened(nvml)
+    assert line.capabilities["margin_c"] == "ok"
+    assert line.semantics["margin_c"] == "slowdown threshold minus core temperature"
+    assert read(source, line).values["margin_c"] == 89.0 - 63.0
+    assert source.read(line.uuid, {"margin_c"}).values == {"margin_c": 89.0 - 63.0}
+    nvml.refusals["nvmlDeviceGetTemperatureV"] = 10
+    assert read(source, line).missing["margin_c"] == "Timeout (10)"
+    assert "margin_c" not in opened(type(nvml)())[1].semantics
+
+
 def test_energy_falls_back_to_the_call_with_the_same_meaning(nvml):
     """Older drivers lack field 191; the call reads the same counter, so both must stay comparable."""
     before = opened(nvml)[1].semantics["energy_j"]
