@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import statistics
 
 from pytest_charllm.commands import OK
 from pytest_charllm.errors import BadInput
 from pytest_charllm.measure.traffic import AxisTraffic, axis_traffic, curves_of
-from pytest_charllm.records import Measurement
+from pytest_charllm.records import Measurement, Pass, numbers_of
 from pytest_charllm.report.numbers import MIB, seconds, significant, size
 from pytest_charllm.report.text import grid
 from pytest_charllm.scenario.key import parse_key
@@ -32,8 +33,14 @@ def run_traffic(options: argparse.Namespace) -> int:
         for launch in run.launches(key)[:1]:
             measured[launch.scenario] = run.measurements(key)
     curves = curves_of(measured)
-    rows = [row for key in scenarios for row in _rows(key, axis_traffic(scenarios[key], curves, rank=options.rank))]
+    traffic = {key: axis_traffic(scenario, curves, rank=options.rank) for key, scenario in scenarios.items()}
+    rows = [row for key, calls in traffic.items() for row in _rows(key, calls)]
     print(grid(HEADERS, rows, RIGHT, last_width=30) or "one rank alone calls nothing")
+    traced = [
+        line for key, calls in traffic.items() if (line := _traced(key, calls, run.measurements(key, Pass.TRACED)))
+    ]
+    if traced:
+        print("\n" + "\n".join(traced))
     told = ", ".join(f"{op} between {ranks}" for op, ranks in sorted(curves)) or NONE
     print(f"\nrank {options.rank}, one step; curves of run {run.id}: {told}")
     return OK
@@ -55,6 +62,21 @@ def _rows(key: str, traffic: tuple[AxisTraffic, ...]) -> list[tuple[str, ...]]:
         )
         for number, each in enumerate(traffic)
     ]
+
+
+def _traced(key: str, traffic: tuple[AxisTraffic, ...], launches: list[Measurement]) -> str | None:
+    """What the links gave training itself: kernels tell no axis, so all of a step's calls together. Waiting for other
+    ranks is in it."""
+    busy, exposed = (numbers_of(launches, metric) for metric in ("communication_time", "exposed_communication"))
+    if not busy or not exposed or not traffic:
+        return None
+    took_s, exposed_s = statistics.median(busy), statistics.median(exposed)
+    told = f"{key}: {seconds(took_s)} of communication in a traced step, {seconds(exposed_s)} of it exposed"
+    alone_s = [each.seconds for each in traffic]
+    if None in alone_s or not took_s:
+        return told
+    in_turn_s = sum(each for each in alone_s if each is not None)
+    return f"{told}; {seconds(in_turn_s)} by the curves, so {100 * in_turn_s / took_s:.0f} % of their rate"
 
 
 def _rate(gb_per_s: float | None) -> str:

@@ -9,6 +9,7 @@ import pytest
 from pytest_charllm.commands.main import main
 from pytest_charllm.records import Launch, Pass, Status, tier, to_pretty_json
 from pytest_charllm.scenario.key import parse_key
+from pytest_charllm.scenario.models import parameters, shape
 from pytest_charllm.store.run import RunDirectory
 
 KEY = "p2p.dp2.upto4kib"
@@ -34,6 +35,29 @@ def test_pipelines_with_and_without_tensor_parallelism(
     ]
     assert any("all-gather" in line and "no curve of all-gather between" in line for line in lines)
     assert lines[-1] == f"rank 0, one step; curves of run {run.id}: p2p between 2"
+
+
+def test_traced_steps_are_held_against_the_curves(
+    gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Curves alone say how fast calls could be, not how fast those of training were. Where one curve is missing there
+    is no rate of all."""
+    curve, keys = "all-reduce.dp2.upto4kib", ("tiny-llama.dp2.mb1", "tiny-llama.tp2.mb1")
+    run = gpu_run(key=curve, values={"latency_1kib": 1e-5, "latency_4kib": 2e-5})
+    launch = Launch(
+        id=f"{curve}.timed-1", scenario=parse_key(curve), pass_=Pass.TIMED, window=tier("smoke", False).window,
+        status=Status.COMPLETED,
+    )  # fmt: skip
+    (run.launch_directory(curve, Pass.TIMED, 1) / "launch.json").write_bytes(to_pretty_json(launch))
+    for key in keys:
+        traced = gpu_run(key=key, values={"communication_time": 0.1, "exposed_communication": 0.04})
+        run.save_measurement(traced.measurements(key)[0], Pass.TRACED)
+    assert main(["traffic", *keys, "--run", run.id]) == 0
+    dp, tp = [line for line in capsys.readouterr().out.splitlines() if " traced " in line]
+    assert dp.startswith(f"{keys[0]}: 100 ms of communication in a traced step, 40.0 ms of it exposed; ")
+    in_turn_s = 2e-5 * 4 * parameters(shape("tiny-llama")) / 4096
+    assert dp.endswith(f"; {1e3 * in_turn_s:.1f} ms by the curves, so {100 * in_turn_s / 0.1:.0f} % of their rate")
+    assert tp == f"{keys[1]}: 100 ms of communication in a traced step, 40.0 ms of it exposed"
 
 
 def test_a_key_that_is_none_is_one_line(
