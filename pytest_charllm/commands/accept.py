@@ -12,10 +12,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from pytest_charllm.errors import BadInput, CharllmError
-from pytest_charllm.judge.agreement import AGREEMENT_COV, agreement
+from pytest_charllm.judge.agreement import AGREEMENT_COV, too_far_apart
 from pytest_charllm.judge.collective import collective_rules
-from pytest_charllm.judge.script import CPU_AGREEMENT_COV, script_required
-from pytest_charllm.judge.wording import name
+from pytest_charllm.judge.script import script_required, script_too_far_apart
 from pytest_charllm.records import (
     METRICS,
     Baseline,
@@ -222,14 +221,9 @@ def _usable(run: RunDirectory, key: str, script: Script | None) -> list[Measurem
 
 def _disagreement(launches: Sequence[Measurement], script: Script | None) -> str:
     """Why the speed of these launches on a CPU is too uncertain to be held against others; "" when it is not."""
-    metric, limit = ("cost_cpu", AGREEMENT_COV) if script is None else ("step_cpu_time", CPU_AGREEMENT_COV)
-    cov = agreement(launches, metric)
-    if cov is None:
-        return f"not every launch has a {name(metric)} value"
-    if cov > limit:
-        scatter = f"{100 * cov:.2f} % (CoV), more than {100 * limit:.1f} %"
-        return f"{name(metric)} of the {len(launches)} launches scatters by {scatter}"
-    return ""
+    if script is not None:
+        return script_too_far_apart(launches, script)
+    return too_far_apart(launches, "cost_cpu", AGREEMENT_COV)
 
 
 def _workload(measured: Sequence[Measurement]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from pytest_charllm.judge.wording import name
 from pytest_charllm.records import Measurement, numbers_of
 
 AGREEMENT_LAUNCHES = 5
@@ -21,3 +22,14 @@ def agreement(measurements: Sequence[Measurement], metric: str) -> float | None:
     if len(numbers) < 2 or len(numbers) < len(measurements):
         return None
     return statistics.stdev(numbers) / abs(statistics.fmean(numbers))
+
+
+def too_far_apart(measurements: Sequence[Measurement], metric: str, limit: float) -> str:
+    """Why these launches are too uncertain for others to be held against them; "" where they agree within `limit`."""
+    cov = agreement(measurements, metric)
+    if cov is None:
+        return f"not every launch has a {name(metric)} value"
+    if cov > limit:
+        scatter = f"{100 * cov:.2f} % (CoV), more than {100 * limit:.1f} %"
+        return f"{name(metric)} of the {len(measurements)} launches scatters by {scatter}"
+    return ""

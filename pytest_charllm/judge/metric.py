@@ -98,7 +98,7 @@ def judge_wall(
     known = [ratio for ratio in ratios if ratio is not None]
     if not known:
         return Outcome(metric, Call.NO_EVIDENCE, reason="busyness of the machine not known")
-    return Outcome(metric, Call.UNJUDGED, reason=f"machine busy (wall/CPU {statistics.median(known):.2f})")
+    return Outcome(metric, Call.NO_EVIDENCE, reason=f"machine busy (wall/CPU {statistics.median(known):.2f})")
 
 
 def _quiet(sample: BaselineSample) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pytest_charllm.judge.tolerances import Tolerance
+from pytest_charllm.judge.agreement import too_far_apart
+from pytest_charllm.judge.tolerances import BUSY, Tolerance
 from pytest_charllm.records import Measurement, numbers_of
 from pytest_charllm.scenario import Script
 
@@ -17,7 +18,19 @@ WALL_TIME = Tolerance(floor=0.15, cap=0.25, prior_sigma=0.035)
 they read half as fast, so a busy window says nothing."""
 
 CPU_AGREEMENT_COV = 0.05
-"""Launches on a CPU go on record where their CPU time a step stays within this: half of what is called later."""
+WALL_AGREEMENT_COV = 0.075
+"""Launches on a CPU go on record where their CPU time a step stays within this, or their wall time where a log tells
+nothing else: half of what is called later."""
+
+
+def script_too_far_apart(launches: Sequence[Measurement], script: Script) -> str:
+    """Why launches of a script on a CPU are too uncertain for others to be held against them; "" where they are not."""
+    if not script.reads_log:
+        return too_far_apart(launches, "step_cpu_time", CPU_AGREEMENT_COV)
+    busy = [ratio for ratio in numbers_of(launches, "busyness") if ratio >= BUSY]
+    if busy:
+        return f"machine busy in {len(busy)} of {len(launches)} launches (wall/CPU up to {max(busy):.2f})"
+    return too_far_apart(launches, primary(launches), WALL_AGREEMENT_COV)
 
 
 def primary(launches: Sequence[Measurement]) -> str:

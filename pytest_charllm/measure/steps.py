@@ -73,12 +73,19 @@ def cost_wall(reports: Sequence[RankReport]) -> Value:
 
 
 def busyness(reports: Sequence[RankReport]) -> Value:
-    """Wall over CPU time of the steps. Near 1 on a quiet machine; above, somebody else had the cores."""
-    wall_s = sum(sum(_steps(report).wall_s) for report in reports)
-    cpu_s = sum(sum(_steps(report).cpu_s) for report in reports)
-    if not cpu_s or not all(_steps(report).cpu_s for report in reports):
+    """Wall over CPU time of the steps; of a script that is read by its log, of all of it. Near 1 on a quiet machine;
+    above, somebody else had the cores."""
+    scripts = [report.script for report in reports if report.script is not None]
+    if all(_steps(report).cpu_s for report in reports):
+        wall_s = sum(sum(_steps(report).wall_s) for report in reports)
+        cpu_s = sum(sum(_steps(report).cpu_s) for report in reports)
+        source = None
+    else:
+        wall_s, cpu_s = sum(each.wall_s for each in scripts), sum(each.cpu_s for each in scripts)
+        source = "whole script"
+    if not cpu_s:
         return Value(value=None, unit="wall/CPU", reason="no CPU time of steps")
-    return Value(value=wall_s / cpu_s, unit="wall/CPU", coverage=1.0)
+    return Value(value=wall_s / cpu_s, unit="wall/CPU", coverage=1.0, source=source)
 
 
 def step_findings(reports: Sequence[RankReport], is_cpu: bool) -> list[Finding]:

@@ -6,6 +6,7 @@ from pytest_charllm.records.judgement import Diagnosis, Judgement, MetricVerdict
 from pytest_charllm.records.launch import (
     Calibration,
     Collective,
+    Elapsed,
     Failure,
     Fault,
     FaultApplied,
@@ -34,10 +35,10 @@ from pytest_charllm.records.tier import TIERS, Tier, tier
 
 __all__ = [
     "MEASURING", "METRICS", "SCHEMA", "TIERS", "Baseline", "BaselineSample", "BaselineStack", "Better", "Calibration",
-    "Check", "Collective", "Comparable", "DeviceLine", "Diagnosis", "EndLine", "EventLine", "Failure", "Fault",
-    "FaultApplied", "Finding", "Judgement", "Launch", "Line", "LogProblem", "LogStatus", "LogSteps", "Measurement",
-    "MessageTimes", "Meta", "Metric", "MetricVerdict", "NeedMore", "Noise", "Pass", "Phases", "RankDevice",
-    "RankReport", "RankRequest", "Record", "Reference", "SampleLine", "Stack", "Status", "StepMarks", "StepSeries",
-    "Tier", "Trace", "Unmeasured", "Validity", "Value", "Verdict", "Warmup", "WindowEdges", "WindowRule", "from_json",
-    "numbers_of", "tier", "timestamp", "to_json", "to_pretty_json", "why_missing",
+    "Check", "Collective", "Comparable", "DeviceLine", "Diagnosis", "Elapsed", "EndLine", "EventLine", "Failure",
+    "Fault", "FaultApplied", "Finding", "Judgement", "Launch", "Line", "LogProblem", "LogStatus", "LogSteps",
+    "Measurement", "MessageTimes", "Meta", "Metric", "MetricVerdict", "NeedMore", "Noise", "Pass", "Phases",
+    "RankDevice", "RankReport", "RankRequest", "Record", "Reference", "SampleLine", "Stack", "Status", "StepMarks",
+    "StepSeries", "Tier", "Trace", "Unmeasured", "Validity", "Value", "Verdict", "Warmup", "WindowEdges", "WindowRule",
+    "from_json", "numbers_of", "tier", "timestamp", "to_json", "to_pretty_json", "why_missing",
 ]  # fmt: skip

@@ -108,6 +108,13 @@ class StepMarks(Record, frozen=True, kw_only=True):
     on_device: bool = False
 
 
+class Elapsed(Record, frozen=True, kw_only=True):
+    """A stretch of one process, by the wall's clock and by its own CPU time, children left out."""
+
+    wall_s: float
+    cpu_s: float
+
+
 class Unmeasured(Record, frozen=True, kw_only=True):
     """Why a script that ran to its end leaves no step times. `message` is one line: what, where, what to do."""
 
@@ -219,6 +226,8 @@ class RankReport(Record, frozen=True, kw_only=True):
     """Of a script that marks its steps. All ranks' together say which of them are the window."""
     step_source: str = ""
     """What a script's step times are made of; part of comparability."""
+    script: Elapsed | None = None
+    """A script from its first line to its last: how much of the cores it had, where no step says so."""
     unmeasured: Unmeasured | None = None
     calibration: tuple[Calibration, ...] = ()
     peak_memory_bytes: int | None = None

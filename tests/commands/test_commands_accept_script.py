@@ -80,11 +80,25 @@ def test_cpu_time_has_to_agree(take, cpu: Machine, cpu_s: tuple[float, ...], tol
         assert result.reason.startswith(told)
 
 
-def test_log_on_a_cpu_is_refused(take, cpu: Machine) -> None:  # type: ignore[no-untyped-def]
-    """It tells no CPU time, so nothing of it could ever be judged."""
-    result = take(cpu, [{"step_time": 0.03}] * 5, Script("train.py", log="auto"))
-    assert isinstance(result, Refused)
-    assert result.reason == "not every launch has a step cpu time value; a script has nothing else to be judged by"
+@pytest.mark.parametrize(
+    ("step_s", "busyness", "told"),
+    [
+        ((0.030, 0.031, 0.030, 0.029, 0.030), (1.1,) * 5, None),
+        ((0.030, 0.036, 0.031, 0.026, 0.035), (1.1,) * 5, "step time of the 5 launches scatters by 12.78 % (CoV)"),
+        (
+            (0.030, 0.031, 0.030, 0.029, 0.030),
+            (1.1, 1.6, 1.1, 2.0, 1.1),
+            "machine busy in 2 of 5 launches (wall/CPU up",
+        ),
+    ],
+)
+def test_a_log_goes_on_record_from_a_quiet_cpu(take, cpu: Machine, step_s, busyness, told) -> None:  # type: ignore[no-untyped-def]
+    """It tells wall time alone: beside other work that is the speed of the other work."""
+    values = [{"step_time": step, "busyness": busy} for step, busy in zip(step_s, busyness, strict=True)]
+    result = take(cpu, values, Script("train.py", log="auto"))
+    assert isinstance(result, Accepted if told is None else Refused)
+    if told is not None:
+        assert result.reason.startswith(told)
 
 
 def test_unknown_tokens_do_not_bar_a_gpu(take, h200: Machine) -> None:  # type: ignore[no-untyped-def]

@@ -31,6 +31,11 @@ def cpu(make: SimpleNamespace, **changes: float | None) -> Measurement:
     return make.cpu({**plain, "busyness": 1.1, **changes})
 
 
+def logged(make: SimpleNamespace, **changes: float | None) -> Measurement:
+    """A log tells no CPU time of a step."""
+    return cpu(make, step_cpu_time=None, **changes)
+
+
 def test_step_stands_in_for_unknown_tokens_on_a_gpu(make: SimpleNamespace) -> None:
     """Without tokens there is no throughput and no energy per token; requiring them would withhold every PASS."""
     record = make.baseline([make.gpu(NO_TOKENS)] * 3)
@@ -93,10 +98,32 @@ def test_wall_time_is_held_against_quiet_launches_alone(make: SimpleNamespace) -
     assert make.row(judgement, "throughput").reference == pytest.approx(9000.0)
 
 
-def test_log_on_a_cpu_is_inconclusive(make: SimpleNamespace) -> None:
-    """It tells wall time alone, and nobody knows whether the cores were its own: a PASS would be luck."""
-    blind = {"step_cpu_time": None, "busyness": None}
-    record = make.baseline([cpu(make, **blind)] * 5, is_cpu=True)
-    judgement = decide(make, [[cpu(make, **blind)]], record, is_cpu=True, scenario=LOGGED)
+def test_log_on_a_quiet_cpu_is_judged_by_wall_time(make: SimpleNamespace) -> None:
+    """A trainer that only logs must be able to be red, and green, on a CPU too."""
+    record = make.baseline([logged(make)] * 5, is_cpu=True)
+    assert decide(make, [[logged(make)]], record, is_cpu=True, scenario=LOGGED).verdict is PASS
+    slow = logged(make, throughput=7000.0)
+    judgement = decide(make, [[slow], [slow] * 2], record, is_cpu=True, scenario=LOGGED)
+    assert judgement.verdict is RED
+    assert judgement.because.startswith("throughput -22.2 % (tolerance 15.0 %)")
+
+
+def test_log_without_tokens_is_judged_by_its_step_on_a_quiet_cpu(make: SimpleNamespace) -> None:
+    """The step takes the place of a throughput that nobody knows."""
+    record = make.baseline([logged(make, throughput=None)] * 5, is_cpu=True)
+    slow = logged(make, throughput=None, step_time=0.032)
+    judgement = decide(make, [[slow], [slow] * 2], record, is_cpu=True, scenario=LOGGED)
+    assert judgement.verdict is RED
+    assert judgement.because.startswith("step time +28.0 %")
+
+
+@pytest.mark.parametrize(
+    ("busyness", "because"),
+    [(2.2, "throughput: machine busy (wall/CPU 2.20)"), (None, "throughput: busyness of the machine not known")],
+)
+def test_log_on_a_busy_cpu_is_inconclusive(make: SimpleNamespace, busyness: float | None, because: str) -> None:
+    """It tells wall time alone, and the cores were not its own, or nobody knows: a PASS would be luck."""
+    record = make.baseline([logged(make)] * 5, is_cpu=True)
+    judgement = decide(make, [[logged(make, busyness=busyness)]], record, is_cpu=True, scenario=LOGGED)
     assert judgement.verdict is Verdict.INCONCLUSIVE
-    assert judgement.because == "throughput: busyness of the machine not known"
+    assert judgement.because == because

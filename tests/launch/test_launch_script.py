@@ -62,6 +62,9 @@ def test_script_runs_and_its_marks_come_back(
         assert report.marks is not None
         assert (len(report.marks.mono_ns), report.marks.tokens) == (5, (64,) * 5)
         assert (report.tokens_per_step, report.step_source) == (None, "marks, host clock")
+        assert report.script is not None
+        assert report.script.wall_s > 0.05
+        assert report.script.cpu_s > 0
     logs = list(request.directory.glob("logs/*/attempt_0/*/stdout.log"))
     assert [log.read_text().splitlines()[0] for log in logs] == ["step ['--log', 'x']"] * 2
     assert processes_of(request) == []

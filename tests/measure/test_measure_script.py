@@ -12,7 +12,17 @@ from msgspec.structs import replace
 
 from pytest_charllm.measure.measurement import measure
 from pytest_charllm.measure.script import windowed
-from pytest_charllm.records import Launch, Measurement, StepMarks, StepSeries, Unmeasured, Validity, Warmup, tier
+from pytest_charllm.records import (
+    Elapsed,
+    Launch,
+    Measurement,
+    StepMarks,
+    StepSeries,
+    Unmeasured,
+    Validity,
+    Warmup,
+    tier,
+)
 from pytest_charllm.scenario import Layout, Scenario, Script
 
 WARMUP = tier("smoke", is_cpu=True).window.warmup_steps
@@ -150,6 +160,20 @@ def test_log_of_one_rank_stands_for_all(make: SimpleNamespace) -> None:
     assert measurement.semantics == {"step_time": "megatron-lm log, printed", "tokens_per_step": "told by the script"}
     assert "a log does not say when its steps ran" in str(measurement.values["mean_power"].reason)
     assert measurement.values["step_cpu_time"].reason == "a log does not tell CPU time"
+
+
+def test_a_log_is_as_busy_as_its_whole_script(make: SimpleNamespace) -> None:
+    """No step of it has a CPU time, so nobody could say whether its wall time is its own."""
+    told = {
+        "steps": StepSeries(wall_s=(0.1,) * WINDOW),
+        "warmup": Warmup(steps=WARMUP, steady=True, reason="steady"),
+        "step_source": "megatron-lm log, printed",
+    }
+    ran = ({**told, "script": Elapsed(wall_s=9.0, cpu_s=8.0)}, {**told, "script": Elapsed(wall_s=9.0, cpu_s=7.0)})
+    busyness = on_cpu(make, *ran, script=LOGGED).values["busyness"]
+    assert busyness.value == pytest.approx(18 / 15)
+    assert busyness.source == "whole script"
+    assert on_cpu(make, told, script=LOGGED).values["busyness"].reason == "no CPU time of steps"
 
 
 def test_the_closest_of_several_silent_logs_is_told(make: SimpleNamespace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -14,7 +15,7 @@ from pytest_charllm.engines.script.names import PHASE, steps_file
 from pytest_charllm.engines.script.program import expand, run_program
 from pytest_charllm.engines.surroundings import report_of
 from pytest_charllm.errors import BadInput
-from pytest_charllm.records import Pass, Phases, RankReport, RankRequest, Unmeasured
+from pytest_charllm.records import Elapsed, Pass, Phases, RankReport, RankRequest, Unmeasured
 from pytest_charllm.records.faults import format_fault
 from pytest_charllm.scenario import Script
 from pytest_charllm.step import STEPS_PATH
@@ -33,9 +34,11 @@ def run(request: RankRequest, progress: Progress) -> RankReport:
     world, folder = int(os.environ["WORLD_SIZE"]), Path(request.out_dir)
     steps, out = steps_file(folder, rank), folder / "out"
     progress(PHASE)
+    began_s = time.monotonic(), time.process_time()
     run_program(script, [expand(argument, out) for argument in script.args], {STEPS_PATH: str(steps)})
+    elapsed = Elapsed(wall_s=time.monotonic() - began_s[0], cpu_s=time.process_time() - began_s[1])
     progress("report")
-    report = report_of(request, rank, world, tokens_per_step=script.tokens_per_step, phases=Phases())
+    report = report_of(request, rank, world, tokens_per_step=script.tokens_per_step, phases=Phases(), script=elapsed)
     if script.reads_log:
         file = Path(expand(script.log_file, out)) if script.log_file is not None else None
         return told_by_log(report, script, file, request.window)
