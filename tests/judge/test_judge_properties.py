@@ -18,7 +18,7 @@ from pytest_charllm.records import METRICS, TIERS, Baseline, Better, Judgement, 
 REQUIRED = TIERS["nightly", False].required
 ratios = st.floats(0.8, 1.25)
 rounds = st.lists(ratios, min_size=3, max_size=3)
-RELATIVE = ("throughput", "energy_per_token", "mean_power", "peak_memory")
+RELATIVE = tuple(metric for metric in GPU if METRICS[metric].relative and not GPU[metric].and_at_least)
 ONE_SIDED = [
     metric for metric, rule in GPU.items() if METRICS[metric].better is not Better.NEITHER and not rule.informational
 ]
@@ -80,15 +80,14 @@ def test_regression_takes_two_breaches(
         assert moved(again)
 
 
-def night(make: SimpleNamespace, changes: Nights, scale: float = 1.0) -> list[list[object]]:
+def night(make: SimpleNamespace, changes: Nights, scale: float = 1.0, start_c: float = 30.0) -> list[list[object]]:
     """Two rounds of three launches, by the ratio of each metric to the usual."""
-    return [
-        [
-            make.gpu({metric: make.GPU_VALUES[metric] * scale * each[i] for metric, each in values.items()})
-            for i in range(3)
-        ]
-        for values in changes
-    ]
+
+    def launch(ratios: dict[str, list[float]], i: int) -> object:
+        values = {metric: make.GPU_VALUES[metric] * scale * each[i] for metric, each in ratios.items()}
+        return make.gpu(values, start_c=start_c)
+
+    return [[launch(ratios, i) for i in range(3)] for ratios in changes]
 
 
 def recorded(make: SimpleNamespace, runs: list[list[float]], scale: float = 1.0) -> Baseline:
@@ -100,15 +99,16 @@ def recorded(make: SimpleNamespace, runs: list[list[float]], scale: float = 1.0)
 
 
 @settings(deadline=None, max_examples=40)
-@given(changes=nights, runs=records, exponent=st.integers(-8, 8))
+@given(changes=nights, runs=records, exponent=st.integers(-8, 8), start_c=st.sampled_from((30.0, 50.0)))
 def test_scale_of_relative_metrics_changes_no_verdict(
-    make: SimpleNamespace, changes: Nights, runs: list[list[float]], exponent: int
+    make: SimpleNamespace, changes: Nights, runs: list[list[float]], exponent: int, start_c: float
 ) -> None:
     """Tokens or kilotokens a second: a rule with a hidden absolute number in it would notice. By powers of two, which
-    lose no digit. Compile time has such a number on purpose (5 s) and is left out."""
+    lose no digit. From either start: the peak is judged of one, degrees a watt of the other. Compile time has such a
+    number on purpose (5 s) and is left out."""
     scale = 2.0**exponent
-    plain = make.decide(night(make, changes), recorded(make, runs))
-    scaled = make.decide(night(make, changes, scale), recorded(make, runs, scale))
+    plain = make.decide(night(make, changes, start_c=start_c), recorded(make, runs))
+    scaled = make.decide(night(make, changes, scale, start_c), recorded(make, runs, scale))
     assert type(plain) is type(scaled)
     if isinstance(plain, Judgement):
         assert [(row.metric, row.verdict) for row in plain.metrics] == [
