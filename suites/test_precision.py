@@ -9,7 +9,11 @@ from . import trends
 RANKS = {"*:1x1": "dp1", "*:1x2": "dp2+fsdp", "*:1x4": "dp4+fsdp", "*:1x8": "dp8 dp8+fsdp"}
 
 
-@scenarios(Rows("llama3-8b", RANKS, layers=8), precision=("bf16", "fp8"))
+WHOLE = {"*:1x8": "dp8+fsdp"}
+"""As it was published (`baselines/published`)."""
+
+
+@scenarios(Rows("llama3-8b", RANKS, layers=8), Rows("llama3-8b", WHOLE), precision=("bf16", "fp8"))
 def test_llama3_8b(measured):
     measured.check()
 

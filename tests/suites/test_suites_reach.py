@@ -107,17 +107,22 @@ def row_of(scenario: Scenario) -> Row:
     )  # fmt: skip
 
 
-@cache
-def ids(machine: str) -> dict[str, dict[Row, Scenario]]:
-    """What pytest lists of the study's models on an assumed machine: ``file::function`` -> rows."""
+def collected(machine: str, *arguments: str) -> list[str]:
+    """What pytest prints when it collects the suites there."""
     command = [
         sys.executable, "-m", "pytest", "suites/", f"--charllm-assume={machine}", "--collect-only", "-q",
-        "-p", "no:cacheprovider",
+        "-p", "no:cacheprovider", *arguments,
     ]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout.splitlines()
+
+
+@cache
+def ids(machine: str) -> dict[str, dict[Row, Scenario]]:
+    """What pytest lists of the study's models on an assumed machine: ``file::function`` -> rows."""
     listed: dict[str, dict[Row, Scenario]] = {}
-    for line in done.stdout.splitlines():
+    for line in collected(machine):
         found = re.fullmatch(r"suites/(\w+)\.py::(\w+)\[[a-z0-9]+-sxm-(.+)\]", line)
         if found and found[3].startswith(tuple(f"{model}." for model in H200)):
             scenario = parse_key(found[3])
@@ -191,3 +196,12 @@ def test_every_sweep_has_rows_on_a_smaller_machine(machine: str) -> None:
         assert scenarios
         assert all(assumed.world % scenario.layout.world == 0 for scenario in scenarios)
         assert set(broken(machine, scenarios)) <= {"batch", "memory"}
+
+
+def test_smoke_on_a_cpu_has_rows_of_every_file_that_can_run_there() -> None:
+    """A question that the embedded default never asks: its suite file may be broken for weeks before a GPU says so."""
+    files = {path.stem for path in (ROOT / "suites").glob("test_*.py")}
+    listed = {
+        found[1] for line in collected("cpu:1x2", "-m", "smoke") if (found := re.match(r"suites/(\w+)\.py::", line))
+    }
+    assert files - listed == {"test_frequency", "test_thermal"}, "nothing to lock, and no temperature to rely on"

@@ -13,8 +13,10 @@ import pytest
 from pytest_charllm import Scenario, TrendBroken
 from pytest_charllm.hardware.catalogue import CATALOGUE, parse_assume
 from pytest_charllm.plugin.parametrize import collect
+from pytest_charllm.report.published import near_to
 from pytest_charllm.scenario.feasibility import infeasible
 from pytest_charllm.scenario.key import parse_key
+from pytest_charllm.store.published import published
 
 ROOT = Path(__file__).parents[2]
 
@@ -207,6 +209,22 @@ def test_energy_is_power_times_time(trend: Any) -> None:
     for factor in (1 / 8, 0.94, 1.06, 8):
         with pytest.raises(TrendBroken):
             function(Told(row, {**whole, "energy_per_token": 0.01 * factor}))
+
+
+@pytest.mark.parametrize(
+    ("name", "machine"),
+    [
+        ("test_precision::test_llama3_8b", "h200:1x8"),
+        ("test_parallelism::test_llama3_8b", "h100:1x8"),
+        ("test_parallelism::test_llama3_70b", "h100:8x8"),
+        ("test_parallelism::test_gpt3_175b", "h100:8x8"),
+    ],
+)
+def test_published_figures_have_rows_to_stand_beside(trend: Any, name: str, machine: str) -> None:
+    """Figures of whole models on hardware on which the suites train none but reduced ones are read by nobody."""
+    variant = parse_assume(machine).variant
+    figures = published(ROOT / "baselines")
+    assert any(near_to(row.key, variant, figures) for row in rows(trend(name), machine))
 
 
 def test_findings_of_the_study_do_not_fail_a_night(trend: Any) -> None:
