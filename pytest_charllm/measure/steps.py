@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from itertools import combinations
@@ -28,9 +29,21 @@ def unusable(reports: Sequence[RankReport]) -> str | None:
     for report in reports:
         if report.steps is None or not report.steps.wall_s:
             return f"rank {report.rank} reports no steps"
+        if (broken := _broken(report.steps)) is not None:
+            return f"rank {report.rank}: {broken}"
     if len({len(_steps(report).wall_s) for report in reports}) > 1:
         told = ", ".join(f"rank {report.rank}: {len(_steps(report).wall_s)}" for report in reports)
         return f"ranks report different numbers of steps ({told})"
+    return None
+
+
+def _broken(steps: StepSeries) -> str | None:
+    """The first step whose time cannot be true, or None. A median would pass over it, and over what it says of the
+    others. CPU time may stand still through a step that only waits."""
+    for clock, times_s in (("wall", steps.wall_s), ("CPU", steps.cpu_s)):
+        for index, time_s in enumerate(times_s):
+            if not math.isfinite(time_s) or time_s < 0 or (clock == "wall" and time_s == 0):
+                return f"step {index} took {time_s:g} s of {clock} time: not a number, or a clock ran backwards"
     return None
 
 
