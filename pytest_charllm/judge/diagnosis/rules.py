@@ -102,9 +102,11 @@ def host_gap(e: Evidence) -> Diagnosis | None:
 
 
 def waiting(e: Evidence) -> Diagnosis | None:
-    """The clock is there, the watts are not: the GPU had nothing to do."""
+    """The clock is there, or lower by too little to tell, the watts are not: the GPU had nothing to do."""
     clock, power = e.move("sm_clock"), e.move("mean_power")
-    if not e.lost or clock.change is None or clock.change <= -CLOCK or power.change is None or power.change > -POWER:
+    if not e.lost or clock.change is None or _explains(e, clock, CLOCK):
+        return None
+    if power.change is None or power.change > -POWER:
         return None
     unknown = "" if e.traced_both else f" ({NOT_TIMED})"
     cause = f"the GPU waited for host, input or communication{unknown}; {e.changed}"
@@ -112,13 +114,15 @@ def waiting(e: Evidence) -> Diagnosis | None:
 
 
 def software(e: Evidence) -> Diagnosis | None:
-    """Clock and watts as before, and the card multiplies as fast: more work, or slower kernels."""
+    """Neither clock, nor watts, nor the card's own kernels fell by enough to tell: more work, or slower kernels."""
     clock, power, matmul = e.move("sm_clock"), e.move("mean_power"), e.move("matmul_time")
-    if not e.lost or clock.change is None or clock.change <= -CLOCK or power.change is None or power.change <= -POWER:
+    if not e.lost or clock.change is None or _explains(e, clock, CLOCK):
+        return None
+    if power.change is None or power.change <= -POWER:
         return None
     if matmul.change is None:
         cause = f"software, or a card that is slower at the same clock; {e.changed}"
-    elif matmul.change < KERNEL:
+    elif matmul.change < max(KERNEL, EXPLAINS * e.lost):
         cause = f"software: kernels or framework; {e.changed}"
     else:
         return None
