@@ -74,9 +74,12 @@ class Campaign:
         return campaign
 
     def close(self, *, interrupted: bool = False) -> None:
-        """Mark the run as ended and let other campaigns have the devices."""
+        """Mark the run as ended, keep what its scenarios say together, and let other campaigns have the devices."""
         with self._locks:
             self.run.finish(interrupted=interrupted)
+            for line in self.together():
+                if line not in self.run.info.notes:
+                    self.run.note(line)
 
     def evidence(self, scenario: Scenario) -> Evidence:
         """The first round of this scenario, launched together with its next neighbours in the plan if need be."""
@@ -113,6 +116,13 @@ class Campaign:
     def suspects(self) -> tuple[Suspect, ...]:
         """GPUs that several scenarios of the run call slow."""
         return suspects(self.judgements)
+
+    def together(self) -> list[str]:
+        """Alarms and suspects, a line each: what is nobody's own failure."""
+        return [
+            *(f"moved together: {alarm.text}" for alarm in self.alarms()),
+            *(f"node suspect: {suspect.text}" for suspect in self.suspects()),
+        ]
 
     def baseline(self, key: str) -> Baseline | None:
         """What is on record here. Raises `BadRecord` for a file that cannot be trusted."""

@@ -53,12 +53,10 @@ def write_summary(reporter: pytest.TerminalReporter, suite: Suite, exitstatus: i
     for line in _notes(suite.results, exitstatus):
         reporter.write_line(line)
     if suite.campaign is not None:
-        for alarm in suite.campaign.alarms():
-            reporter.write_line(f"moved together: {alarm.text}", red=True)
+        for line in suite.campaign.together():
+            reporter.write_line(line, red=True)
         for line in suite.campaign.backtest() if suite.options.rules is not None else ():
             reporter.write_line(line)
-        for suspect in suite.campaign.suspects():
-            reporter.write_line(f"node suspect: {suspect.text}", red=True)
         reporter.write_line(f"run {suite.campaign.run.id}: {shown(suite.campaign.run.path)}")
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from pytest_charllm.campaign import campaign as campaign_module
+from pytest_charllm.judge.diagnosis.node import Suspect
 from pytest_charllm.records import Verdict, tier
 from pytest_charllm.scenario.key import parse_key
+from pytest_charllm.store.run import RunDirectory
 
 A = "llama3-1b.mb2"
 SIBLINGS = [f"llama3-1b.mb{n}" for n in (1, 2, 4, 8)]
@@ -58,7 +61,8 @@ def test_a_crass_breach_takes_two_launches(lab, make, long_record):
 
 
 def test_small_losses_everywhere_are_one_alarm(lab, make):
-    """Four scenarios lost 2 % each and pass, since little is known of their noise. Together they do not."""
+    """Four scenarios lost 2 % each and pass, since little is known of their noise. Together they do not, and the run
+    keeps it: what only scrolls by in a terminal is gone by the morning."""
     lab.put_on_record(*SIBLINGS)
     lab.launcher.endings["*"] = make.Ending(slowdown=0.02)
     campaign = lab.open(*SIBLINGS)
@@ -66,6 +70,20 @@ def test_small_losses_everywhere_are_one_alarm(lab, make):
     (alarm,) = [alarm for alarm in campaign.alarms() if alarm.metric == "throughput"]
     assert (alarm.who, alarm.red, alarm.provisional) == ("all 4 scenarios", 0, True)
     assert alarm.change == pytest.approx(1 / 1.02 - 1)
+    for _ in range(2):
+        campaign.close()
+    notes = RunDirectory.open(lab.root / ".charllm", "latest").info.notes
+    assert [note for note in notes if note.startswith("moved together: ")] == campaign.together()
+    assert f"moved together: {alarm.text}" in notes
+
+
+def test_a_suspect_node_is_kept_with_the_run(lab, monkeypatch):
+    """Two red scenarios of one bad card are one ticket, for those who run the node."""
+    suspect = Suspect(uuid="GPU-1", keys=(A, "b"), causes=("slow card",))
+    monkeypatch.setattr(campaign_module, "suspects", lambda judgements: (suspect,))
+    campaign = lab.open(A)
+    campaign.close()
+    assert campaign.run.info.notes == (f"node suspect: {suspect.text}",)
 
 
 def test_a_calm_run_has_no_alarm(lab):

@@ -84,8 +84,7 @@ class FakeCampaign:
     settings: object = field(default_factory=lambda: SimpleNamespace(tier=TIER))
     run: object = field(default_factory=lambda: SimpleNamespace(id="run-1", path=Path("runs/run-1")))
     closed: list[bool] = field(default_factory=list)
-    moved_together: tuple[object, ...] = ()
-    slow_gpus: tuple[object, ...] = ()
+    told_together: tuple[str, ...] = ()
     asked: list[str] = field(default_factory=list)
     _evidence: dict[str, Evidence] = field(default_factory=dict)
 
@@ -110,11 +109,8 @@ class FakeCampaign:
             metrics=script.metrics, checks=script.checks, launches=len(script.steps_s),
         )  # fmt: skip
 
-    def alarms(self) -> tuple[object, ...]:
-        return self.moved_together
-
-    def suspects(self) -> tuple[object, ...]:
-        return self.slow_gpus
+    def together(self) -> list[str]:
+        return list(self.told_together)
 
     def close(self, *, interrupted: bool = False) -> None:
         self.closed.append(interrupted)
@@ -154,9 +150,8 @@ class Inner:
     pytester: pytest.Pytester
     script: dict[str, Script] = field(default_factory=dict)
     campaigns: list[FakeCampaign] = field(default_factory=list)
-    moved_together: tuple[object, ...] = ()
-    """Alarms of the campaign."""
-    slow_gpus: tuple[object, ...] = ()
+    told_together: tuple[str, ...] = ()
+    """Alarms and suspects of the campaign."""
 
     def suite(self, body: str) -> None:
         """A suite file; the usual imports are there."""
@@ -184,8 +179,7 @@ def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Inner:
 
     def open_campaign(config, options, machine, items, on_progress):  # type: ignore[no-untyped-def]
         planned = [found.planned for item in items if (found := opening.collected(item))]
-        campaign = FakeCampaign(planned, made.script, on_progress, moved_together=made.moved_together)
-        campaign.slow_gpus = made.slow_gpus
+        campaign = FakeCampaign(planned, made.script, on_progress, told_together=made.told_together)
         made.campaigns.append(campaign)
         return campaign
 

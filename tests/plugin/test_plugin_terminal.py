@@ -65,18 +65,11 @@ def test_judged_row_wins_over_a_value_that_is_missing(inner):
     result.stdout.fnmatch_lines(["1 scenario: 1 PASS"])
 
 
-def test_what_moved_together_is_one_line(inner):
-    """Thirty rows that each passed hide that all of them lost 1.5 %."""
+def test_what_scenarios_say_together_is_a_line_each(inner):
+    """Thirty rows that each passed hide that all lost 1.5 %; six red ones of one card would be six tickets."""
     inner.suite(CHECK)
-    inner.moved_together = (SimpleNamespace(text="throughput -1.5 % over all 30 scenarios"),)
-    inner.run().stdout.fnmatch_lines(["moved together: throughput -1.5 % over all 30 scenarios"])
-
-
-def test_a_suspect_node_is_one_line(inner):
-    """Six red scenarios of one bad card would be six tickets for the framework."""
-    inner.suite(CHECK)
-    inner.slow_gpus = (SimpleNamespace(text="GPU-1 is slow in 2 scenarios"),)
-    inner.run().stdout.fnmatch_lines(["node suspect: GPU-1 is slow in 2 scenarios"])
+    inner.told_together = ("moved together: throughput -1.5 %", "node suspect: GPU-1 is slow in 2 scenarios")
+    inner.run().stdout.fnmatch_lines(inner.told_together)
 
 
 def test_infeasible_rows_are_counted_by_rule(inner):
