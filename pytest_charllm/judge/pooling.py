@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -40,17 +40,20 @@ class Alarm:
     red: int
     """How many of them are a REGRESSION by themselves."""
     stack_diff: StackDiff
+    with_it: tuple[str, ...] = ()
+    """Other metrics that moved in the same scenarios, as ``energy per token +1.5 %``: one night is one alarm."""
 
     @property
     def text(self) -> str:
         """One line, with what they have in common that changed."""
         noise = ", noise provisional" if self.provisional else ""
         alone = f"{self.red} of them red by themselves" if self.red else "each within its own tolerance"
+        beside = f", with it {' and '.join(self.with_it)}" if self.with_it else ""
         shared = "; ".join(f"{part} {recorded} -> {here}" for part, recorded, here in self.stack_diff)
         changed = f"all changed {shared}" if shared else "no software changed in all of them"
         return (
             f"{name(self.metric)} {moved(self.metric, self.change)} over {self.who} "
-            f"(pooled tolerance {width(self.metric, self.tolerance)}{noise}), {alone}; {changed}"
+            f"(pooled tolerance {width(self.metric, self.tolerance)}{noise}){beside}, {alone}; {changed}"
         )
 
 
@@ -61,16 +64,28 @@ class _Sibling(NamedTuple):
 
 
 def pooled(judgements: Sequence[Judgement], baselines: Mapping[str, Baseline] | None = None) -> tuple[Alarm, ...]:
-    """The alarms of a run: at most one a metric for all scenarios, else one a model that moved.
+    """The alarms of a run: one for all scenarios, else one a model that moved. A metric that moved in the same ones as
+    one before it is told with that.
 
     `baselines` by scenario key: where runs on record hold most of the siblings, their common nights are the noise.
     """
-    alarms = []
+    alarms: list[Alarm] = []
     for metric in POOLED:
         everyone = list(_siblings(judgements, metric))
         alarm = _alarm(metric, f"all {len(everyone)} scenarios", everyone, baselines or {}, groups=1)
-        alarms += [alarm] if alarm is not None else _by_model(metric, everyone, baselines or {})
+        for found in [alarm] if alarm is not None else _by_model(metric, everyone, baselines or {}):
+            _add(alarms, found)
     return tuple(alarms)
+
+
+def _add(alarms: list[Alarm], found: Alarm) -> None:
+    for index, alarm in enumerate(alarms):
+        if set(found.keys) <= set(alarm.keys):
+            told = f"{name(found.metric)} {moved(found.metric, found.change)}"
+            told += f" over {found.who}" if found.who != alarm.who else ""
+            alarms[index] = replace(alarm, with_it=(*alarm.with_it, told))
+            return
+    alarms.append(found)
 
 
 def _siblings(judgements: Sequence[Judgement], metric: str) -> Iterator[_Sibling]:

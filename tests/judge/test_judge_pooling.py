@@ -32,19 +32,18 @@ def test_thirty_small_losses_are_one_alarm_with_one_name(make: SimpleNamespace) 
     """Each of them passes alone. Together they are a driver that costs 1.5 %."""
     night = judgements(make, [-0.015] * 30)
     assert {each.verdict for each in night} == {Verdict.PASS}
-    throughput, energy = pooled(night)
+    (throughput,) = pooled(night)
     assert (throughput.metric, throughput.who, throughput.red) == ("throughput", "all 30 scenarios", 0)
     assert throughput.text == (
         "throughput -1.5 % over all 30 scenarios (pooled tolerance 1.4 %, noise provisional), "
-        "each within its own tolerance; all changed driver 575 -> 580"
+        "with it energy per token +1.5 %, each within its own tolerance; all changed driver 575 -> 580"
     )
-    assert energy.metric == "energy_per_token"
     assert len(throughput.keys) == 30
 
 
 def test_thirty_regressions_of_one_cause_are_one_alarm_too(make: SimpleNamespace) -> None:
     """Thirty red stories hide that it is one."""
-    (throughput, _) = pooled(judgements(make, [-0.06] * 30))
+    (throughput,) = pooled(judgements(make, [-0.06] * 30))
     assert (throughput.red, throughput.who) == (30, "all 30 scenarios")
     assert "30 of them red by themselves" in throughput.text
 
@@ -62,9 +61,22 @@ def test_gains_are_no_alarm(make: SimpleNamespace) -> None:
 def test_a_model_that_moved_is_named(make: SimpleNamespace) -> None:
     """Six of one model lost 2 %, two dozen others nothing: it is that model's kernel, not the night."""
     night = judgements(make, [0.0] * 24) + judgements(make, [-0.02] * 6, model="gpt3-175b")
-    (throughput, energy) = pooled(night)
-    assert (throughput.who, energy.who) == ("gpt3-175b: 6 of 30 scenarios",) * 2
+    (throughput,) = pooled(night)
+    assert throughput.who == "gpt3-175b: 6 of 30 scenarios"
+    assert throughput.with_it == ("energy per token +2.0 %",)
     assert all(key.startswith("gpt3-175b.") for key in throughput.keys)
+
+
+def test_what_moved_elsewhere_is_an_alarm_of_its_own(make: SimpleNamespace) -> None:
+    """One model lost tokens, another draws more for each of them: two causes, two names."""
+    record = make.record([[LEVEL] * 3])
+    watts = [make.decide([[make.gpu({"energy_per_token": 0.0109 * 1.025})] * 3], record)] * 6
+    thirsty = [replace(each, scenario_key=f"llama3-8b.mb{number}") for number, each in enumerate(watts, 1)]
+    night = judgements(make, [0.0] * 18) + judgements(make, [-0.02] * 6, model="gpt3-175b") + thirsty
+    assert [(alarm.metric, alarm.who.partition(":")[0], alarm.with_it) for alarm in pooled(night)] == [
+        ("throughput", "gpt3-175b", ("energy per token +2.0 %",)),
+        ("energy_per_token", "llama3-8b", ()),
+    ]
 
 
 def test_few_are_judged_one_by_one(make: SimpleNamespace) -> None:
