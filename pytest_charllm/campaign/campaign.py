@@ -221,7 +221,7 @@ class Campaign:
                     evidence.diagnostic, traced = self._runner.trace(evidence), True
                     continue
                 if outcome.verdict is Verdict.REGRESSION:
-                    self._runner.write_repro(evidence, _witness(evidence, outcome))
+                    self._runner.write_repro(evidence, _witness(evidence))
                 return outcome
             self._launch_more(evidence, outcome)
             if evidence.failed is not None or evidence.invalid is not None:
@@ -260,11 +260,14 @@ class Campaign:
         )
 
 
-def _witness(evidence: Evidence, judgement: Judgement) -> Launch:
-    """The launch that shows a regression: the diagnostic one where a strict check is broken, else the last timed."""
-    broken = evidence.diagnostic is not None and any(not check.ok for check in evidence.diagnostic.checks)
-    pass_ = Pass.DIAGNOSTIC if broken else Pass.TIMED
-    return next(launch for launch in reversed(evidence.launches) if launch.pass_ is pass_)
+def _witness(evidence: Evidence) -> Launch:
+    """The launch that shows a regression: the one beside the timed ones where it breaks a strict check, else the last
+    timed."""
+    aside = evidence.diagnostic
+    if aside is not None and any(not check.ok for check in aside.checks):
+        return next(launch for launch in evidence.launches if launch.id == aside.launch_id)
+    return next(launch for launch in reversed(evidence.launches) if launch.pass_ is Pass.TIMED)
+
 
 
 def _merge(planned: Sequence[Planned]) -> list[Planned]:

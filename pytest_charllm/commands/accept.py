@@ -39,6 +39,8 @@ from pytest_charllm.store.run import RunDirectory
 BOOTSTRAP = "bootstrap"
 """Label of the first baseline of its kind: nothing before it could be compared with."""
 FAILED = (Status.CRASHED, Status.HUNG, Status.OUT_OF_MEMORY)
+ASIDE = (Pass.DIAGNOSTIC, Pass.TRACED)
+"""Passes beside the timed one, which count what a step does."""
 UNUSABLE = (Verdict.INVALID, Verdict.INCONCLUSIVE, Verdict.INFEASIBLE)
 
 
@@ -143,7 +145,7 @@ def _accept_one(
         commit=commit,
         new_level=judgement.verdict in (Verdict.IMPROVED, Verdict.REGRESSION),
         speed_on_record=not disagreement,
-        workload=_workload([*launches, *run.measurements(key, Pass.DIAGNOSTIC)]),
+        workload=_workload([*launches, *(each for aside in ASIDE for each in run.measurements(key, aside))]),
         traced=_traced(run.measurements(key, Pass.TRACED)),
         samples=tuple(sample_of(launch) for launch in launches),
     )

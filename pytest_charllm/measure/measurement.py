@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_charllm.hardware import Machine
-from pytest_charllm.measure.checks import checks, unchecked
+from pytest_charllm.measure.checks import checks, counts, unchecked
 from pytest_charllm.measure.collective import curve, curve_metrics, result_checks, unequal
 from pytest_charllm.measure.energy import energy
 from pytest_charllm.measure.health import health
@@ -27,9 +27,9 @@ from pytest_charllm.scenario.flops import FLOP_FORMULA
 def measure(launch: Launch, trace: Trace | None, machine: Machine) -> Measurement:
     """Reduce one launch. Every metric of its work has a value or a reason; what is missing is never a number.
 
-    A diagnostic launch gives checks and no times, a traced one the parts of a step. One that must not be judged is
-    INVALID with its reason: it did not complete, its ranks do not fit together, or a device was lost or used by
-    somebody else meanwhile.
+    A diagnostic launch gives checks and no times, a traced one the parts of a step and the checks of what it counted.
+    One that must not be judged is INVALID with its reason: it did not complete, its ranks do not fit together, or a
+    device was lost or used by somebody else meanwhile.
     """
     launch, reason = _whole(launch)
     is_script = isinstance(launch.scenario.work, Script)
@@ -56,6 +56,7 @@ def measure(launch: Launch, trace: Trace | None, machine: Machine) -> Measuremen
         values |= traced_values(launch)
         findings += traced_findings(launch)
         columns |= traced_per_rank(launch)
+        findings += unchecked(launch.scenario) if _is_counted(launch) else ()
     elif reason is None:
         findings += [*unchecked(launch.scenario), *step_parts(launch)]
     if reason is not None:
@@ -99,7 +100,13 @@ def _metrics(scenario: Scenario) -> tuple[str, ...]:
 def _checks(launch: Launch) -> tuple[Check, ...]:
     if isinstance(launch.scenario.work, Collective):
         return result_checks(launch)
+    if launch.pass_ is Pass.TRACED:
+        return counts(launch) if _is_counted(launch) else ()
     return checks(launch) if launch.pass_ is Pass.DIAGNOSTIC else ()
+
+
+def _is_counted(launch: Launch) -> bool:
+    return any(report.flops_per_step is not None for report in launch.ranks)
 
 
 def _whole(launch: Launch) -> tuple[Launch, str | None]:

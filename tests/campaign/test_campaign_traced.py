@@ -12,7 +12,9 @@ from pytest_charllm.commands.accept import accept
 from pytest_charllm.records import Fault, Launch, Pass, Status, Verdict, tier
 from pytest_charllm.records.breakdown import StepBreakdown
 from pytest_charllm.records.metrics import TRACED_METRICS
+from pytest_charllm.scenario.flops import hardware_flops_per_step
 from pytest_charllm.scenario.key import parse_key
+from pytest_charllm.scenario.models import trainable_parameters
 
 A = "llama3-1b.mb1"
 NIGHTLY = tier("nightly", False)
@@ -103,3 +105,25 @@ def test_a_replay_traces_what_was_traced(lab: Any, make: SimpleNamespace, tracin
     older = lab.open(A, tier=NIGHTLY, replay=launches)
     older.judge(parse_key(A))
     assert (older.evidence(parse_key(A)).diagnostic, older.run.info.notes) == (None, ())
+
+
+def test_an_improvement_that_does_less_is_red(lab: Any, make: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that leaves out a tenth of its work is a tenth faster: without a count that was IMPROVED, on every GPU."""
+    lab.put_on_record(A, tier=NIGHTLY)
+    scenario = parse_key(A)
+    launch = type(lab.launcher).run
+
+    def run(launcher: Any, request: Any, on_progress: Any = None) -> Launch:
+        made: Launch = launch(launcher, request, on_progress)
+        if request.pass_ is not Pass.TRACED:
+            return made
+        flops = round(0.9 * hardware_flops_per_step(scenario))
+        counted = replace(made.ranks[0], flops_per_step=flops, parameters=trainable_parameters(scenario))
+        return replace(made, ranks=(counted,))
+
+    monkeypatch.setattr(type(lab.launcher), "run", run)
+    lab.launcher.endings["*"] = make.Ending(slowdown=-0.10)
+    judgement = lab.open(A, tier=NIGHTLY).judge(scenario)
+    assert judgement.verdict is Verdict.REGRESSION
+    assert [check.name for check in judgement.checks if not check.ok] == ["FLOPs"]
+    assert "FLOPs" in judgement.because

@@ -54,6 +54,25 @@ def failing(launch: Launch) -> dict[str, Any]:
     return {check.name: check for check in checks(launch) if not check.ok}
 
 
+def test_a_traced_step_is_counted(make: SimpleNamespace) -> None:
+    """GPU tiers have no diagnostic pass: there a step that does less read as an improvement. No parity there, and no
+    check where the engine or the memory left nothing to count."""
+    scenario = parse_key("llama3-1b.2L.dp2+fsdp.mb1")
+
+    def traced(**changes: Any) -> dict[str, bool]:
+        launch = diagnostic(make, scenario)
+        ranks = tuple(replace(rank, losses=(), grad_norms=(), reference=None, **changes) for rank in launch.ranks)
+        launch = replace(launch, pass_=Pass.TRACED, ranks=ranks)
+        measurement = measure(launch, None, make.machine(("GPU-0", "GPU-1")))
+        assert measurement.workload.get("collectives", "") == ("" if changes else measurement.workload["collectives"])
+        return {check.name: check.ok for check in measurement.checks}
+
+    whole = dict.fromkeys(("parameters", "FLOPs", "collective count", "collective bytes"), True)
+    assert traced() == whole
+    assert traced(collectives=()) == whole | {"collective count": False, "collective bytes": False}
+    assert traced(flops_per_step=None, collectives=()) == {}
+
+
 def test_an_engines_own_timers_are_told_and_not_judged(make: SimpleNamespace) -> None:
     """A step time of the diagnostic pass, which waits for the device all the time, must not read as one."""
     launch = diagnostic(make, parse_key("tiny-llama.dp2+zero1.mb2.fp32.eager.deepspeed"))

@@ -14,6 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_charllm.engines.native.ring import OPERATORS
+from pytest_charllm.engines.native.world import World
+from pytest_charllm.engines.training import TrainingStep
 from pytest_charllm.errors import HarnessError
 from pytest_charllm.records import Collective
 
@@ -90,6 +92,20 @@ class CollectiveCounter(TorchDispatchMode):
             elif isinstance(arg, str) and arg in self._labels:
                 return self._labels[arg]
         return self._default
+
+
+def count_step(step: TrainingStep, index: int, world: World) -> tuple[int, tuple[Collective, ...]]:
+    """One more step, which is slower for being counted: (FLOPs of all ranks, collectives of this one).
+
+    It runs uncompiled, since dispatch modes see into no compiled graph, and takes the memory of that.
+    """
+    with (
+        torch.compiler.set_stance("force_eager"),
+        counting_flops() as flops,
+        step.counting_collectives() as collectives,
+    ):
+        step(index)
+    return world.total(flops()), collectives()
 
 
 @contextmanager

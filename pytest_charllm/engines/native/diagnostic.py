@@ -10,7 +10,7 @@ import torch
 from msgspec import structs
 
 from pytest_charllm.engines.errors import NonFinite
-from pytest_charllm.engines.native.counting import counting_flops
+from pytest_charllm.engines.native.counting import count_step
 from pytest_charllm.engines.native.experts import expert_imbalance
 from pytest_charllm.engines.native.reference import train_reference
 from pytest_charllm.engines.native.setup import Setup
@@ -37,15 +37,8 @@ def run(setup: Setup, progress: Progress) -> RankReport:
     mean_losses = world.mean(torch.stack(losses))
     grad_norms = world.mean(torch.stack(norms))
     _check_finite(mean_losses, grad_norms)
-    parts_s = dict(step.parts_s)  # before the counted step, which is slowed down by what counts
-    # Counted in a step of its own, uncompiled: dispatch modes see into no compiled graph.
-    with (
-        torch.compiler.set_stance("force_eager"),
-        counting_flops() as flops,
-        step.counting_collectives() as collectives,
-    ):
-        step(request.diagnostic_steps)
-    flops_per_step = world.total(flops())
+    parts_s = dict(step.parts_s)  # before the counted step
+    flops_per_step, collectives = count_step(step, request.diagnostic_steps, world)
     imbalance = expert_imbalance(step.expert_load, world)
     del step
     gc.collect()
@@ -61,7 +54,7 @@ def run(setup: Setup, progress: Progress) -> RankReport:
         parts_s=parts_s,
         expert_imbalance=imbalance,
         reference=reference,
-        collectives=collectives(),
+        collectives=collectives,
         flops_per_step=flops_per_step,
     )
 

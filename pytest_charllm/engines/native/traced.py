@@ -1,4 +1,5 @@
-"""The traced pass: a few steady steps under the profiler. Where a device's time goes; contributes no step time."""
+"""The traced pass: a few steady steps under the profiler, and one that is counted. Where a device's time goes, and that
+the work is what the scenario says; contributes no step time."""
 
 from __future__ import annotations
 
@@ -11,14 +12,18 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from pytest_charllm.engines.native.clock import no_garbage_collection
+from pytest_charllm.engines.native.counting import count_step
 from pytest_charllm.engines.native.faults import Faults
 from pytest_charllm.engines.native.setup import Setup
 from pytest_charllm.engines.native.timed import warm_up
 from pytest_charllm.engines.progress import Progress
+from pytest_charllm.engines.training import TrainingStep
 from pytest_charllm.errors import BadInput
-from pytest_charllm.records import RankReport
+from pytest_charllm.records import Collective, RankReport
 from pytest_charllm.records.breakdown import Kernel, breakdowns
 from pytest_charllm.records.warmup import steady_step_s
+from pytest_charllm.scenario.memory import need
+from pytest_charllm.scenario.spec import DEFAULT_ENGINE
 
 STEPS = 5
 LEAD = 2
@@ -27,6 +32,8 @@ MARK = "frac_kernel_cuda"
 """In the name of the kernel behind `Tensor.frac_`, which no training step launches (torch's own waits, behind
 `torch.cuda._sleep`, are part of asynchronous tensor parallelism): it tells steps apart on the device, where a
 synchronization would make a gap of its own."""
+FILLED = 0.9
+"""Of the device's memory: a step that needs more by estimate is not counted."""
 _START_AND_STOP_S = 30.0
 
 
@@ -58,6 +65,7 @@ def run(setup: Setup, progress: Progress) -> RankReport:
             mark.frac_()
             world.synchronize()
         world.barrier()
+    flops_per_step, collectives, uncounted = _counted(step, LEAD + STEPS, setup)
     steps = breakdowns(_kernels(profiler), MARK)
     missing = f"no trace: the profiler saw {len(steps)} of {STEPS} steps; CUPTI may be out of reach in this container"
     return structs.replace(
@@ -66,8 +74,25 @@ def run(setup: Setup, progress: Progress) -> RankReport:
         warmup=warm.outcome,
         breakdown=steps if len(steps) == STEPS else (),
         untraced_step_s=step_s,
-        notes=(*report.notes, *(() if len(steps) == STEPS else (missing,))),
+        flops_per_step=flops_per_step,
+        collectives=collectives,
+        notes=(*report.notes, *(() if len(steps) == STEPS else (missing,)), *uncounted),
     )
+
+
+def _counted(
+    step: TrainingStep, index: int, setup: Setup
+) -> tuple[int | None, tuple[Collective, ...], tuple[str, ...]]:
+    """FLOPs of all ranks, this rank's collectives, and why there are none: another engine has its own count, in the
+    diagnostic pass, and what only fits compiled is not tried, alike on every rank."""
+    scenario, world = setup.request.scenario, setup.world
+    if scenario.engine != DEFAULT_ENGINE:
+        return None, (), ()
+    eager = structs.replace(scenario, options=structs.replace(scenario.options, compile=False))
+    wanted, there = need(eager).total, torch.cuda.mem_get_info(world.device)[1]
+    if wanted > FILLED * there:
+        return None, (), (f"no step is counted: uncompiled it needs {wanted / 2**30:.0f} of {there / 2**30:.0f} GiB",)
+    return *count_step(step, index, world), ()
 
 
 def _kernels(profiler: profile) -> list[Kernel]:
