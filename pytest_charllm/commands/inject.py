@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -34,8 +36,11 @@ def run_inject(options: argparse.Namespace) -> int:
     """Exit code 1 when a fault was missed: a gate that judged what shows it, and saw nothing."""
     from pytest_charllm.commands.simulated_drill import DRILLS
 
-    traced = [] if options.fault else [_simulated(each) for each in DRILLS]
-    done = traced if options.simulated else [*_real(options), *traced]
+    done: list[Drill] = []
+    simulated = () if options.fault else map(_simulated, DRILLS)
+    for each in chain(() if options.simulated else _real(options), simulated):
+        print(f"{each.fault}: {each.verdict}", file=sys.stderr, flush=True)  # a drill that is cut off has told so far
+        done.append(each)
     print(grid(HEADERS, [_row(each) for each in done], ("requested", "achieved", "launches"), last_width=60))
     verdicts = [each.verdict for each in done]
     missed, blind = verdicts.count("MISSED"), verdicts.count("not judged")
@@ -43,7 +48,7 @@ def run_inject(options: argparse.Namespace) -> int:
     return REFUSED if missed else OK
 
 
-def _real(options: argparse.Namespace) -> list[Drill]:
+def _real(options: argparse.Namespace) -> Iterator[Drill]:
     from pytest_charllm.campaign.settings import Settings
     from pytest_charllm.commands.drill import drill, drills_for, reference
     from pytest_charllm.devices.find import cpu_machine, find_machine
@@ -65,7 +70,7 @@ def _real(options: argparse.Namespace) -> list[Drill]:
     )  # fmt: skip
     clean = reference(scenario, settings)
     print(f"{scenario.key} on {machine.variant} {machine.shape}; launches in {shown(settings.root / 'runs')}\n")
-    return [drill(scenario, settings, fault, clean) for fault in faults]
+    yield from (drill(scenario, settings, fault, clean) for fault in faults)
 
 
 def _simulated(each: SimulatedDrill) -> Drill:
