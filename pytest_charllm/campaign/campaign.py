@@ -269,7 +269,6 @@ def _witness(evidence: Evidence) -> Launch:
     return next(launch for launch in reversed(evidence.launches) if launch.pass_ is Pass.TIMED)
 
 
-
 def _merge(planned: Sequence[Planned]) -> list[Planned]:
     """One entry a key, in order of first mention; judged for speed when any test asks for it."""
     merged: dict[str, Planned] = {}
