@@ -1,4 +1,4 @@
-"""What the timed and the diagnostic pass ask of a model in training, whichever engine trains it."""
+"""What the passes ask of a model in training, whichever engine trains it."""
 
 from __future__ import annotations
 

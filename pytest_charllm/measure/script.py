@@ -92,13 +92,13 @@ def _of_marks(reports: Sequence[RankReport], rule: WindowRule) -> tuple[RankRepo
     slowest_s = [max(steps) for steps in zip(*(_steps_s(each.mono_ns) for each in marks), strict=False)]
     warmup = _warmup(rule, slowest_s)
     if warmup is None:
-        needed = rule.warmup_steps + rule.min_steps
-        return f"too-few-steps: warm-up did not end within {len(slowest_s)} steps; let it run for {needed} or more"
+        calls = _calls(rule.warmup_steps + rule.min_steps)
+        return f"too-few-steps: warm-up did not end within {len(slowest_s)} steps; call mark_step {calls} times or more"
     count = window_steps(rule, steady_step_s(rule, slowest_s[: warmup.steps]))
     if warmup.steps + count > len(slowest_s):
         return (
             f"too-few-steps: {len(slowest_s)} steps, warm-up took {warmup.steps} of them, the window needs {count}; "
-            f"let it run for {warmup.steps + count} or more"
+            f"call mark_step {_calls(warmup.steps + count)} times or more"
         )
     begin, end = warmup.steps, warmup.steps + count
     tokens = _tokens(marks[0], begin, end)
@@ -114,6 +114,11 @@ def _of_marks(reports: Sequence[RankReport], rule: WindowRule) -> tuple[RankRepo
         )
         for report, each in zip(reports, marks, strict=True)
     )
+
+
+def _calls(steps: int) -> int:
+    """Of `mark_step`: what lies between two of them is a step."""
+    return steps + 1
 
 
 def _unmeasured(reports: Sequence[RankReport]) -> str | None:

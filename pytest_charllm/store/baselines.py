@@ -88,12 +88,12 @@ def _parse(path: Path, data: bytes) -> Baseline:
     where = shown(path)
     baseline = from_json(data, Baseline, where)
     if not baseline.stacks or not all(stack.samples for stack in baseline.stacks):
-        raise BadRecord(f"{where}: field stacks holds no launches; restore it from git or accept a new run")
+        raise BadRecord(f"{where}: field stacks holds no launches; restore it from git or delete it")
     part = edited(data)
     if part is not None:
         raise BadRecord(
             f"{where}: {part} was edited after it was accepted (digest differs); "
-            "restore it from git or accept a new run"
+            "restore it from git, or delete it and accept a new run"
         )
     for field, inside, outside in (
         ("scenario_key", baseline.scenario_key, path.name.removesuffix(".json")),

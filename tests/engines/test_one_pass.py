@@ -71,6 +71,7 @@ def test_nothing_is_kept_between_steps(make_request, alone) -> None:
 @pytest.mark.parametrize("count", [1, 2048, 100_003])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_the_kernel_is_adamw(count: int, dtype: torch.dtype) -> None:
+    """On a CPU the update is torch's own kernel, so nothing there would see a wrong correction or a tail left out."""
     from pytest_charllm.engines.native.adamw_kernel import adamw_
     from pytest_charllm.engines.native.optimizer import adamw
 

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pytest_charllm.engines.native.gradients import buckets, limit, square_sum
+from pytest_charllm.engines.native.gradients import buckets, clip_coefficient, square_sum
 from pytest_charllm.engines.native.mesh import Axis, Mesh
 from pytest_charllm.engines.native.model import Block, Decoder
 from pytest_charllm.engines.native.optimizer import adamw
@@ -72,7 +72,7 @@ class ShardedUpdate:
         squared = torch.stack(squares).sum().float()
         dist.all_reduce(squared)
         norm = squared.sqrt()
-        torch._foreach_mul_([bucket.reduced for bucket in self._buckets], limit(norm))
+        torch._foreach_mul_([bucket.reduced for bucket in self._buckets], clip_coefficient(norm))
         return norm
 
     def _wait_where_needed(self, model: Decoder) -> None:

@@ -100,7 +100,7 @@ def square_sum(gradients: list[Tensor]) -> Tensor:
     return torch.stack(norms).square().sum()
 
 
-def limit(norm: Tensor) -> Tensor:
+def clip_coefficient(norm: Tensor) -> Tensor:
     """What to scale gradients of this global norm by for it to be at most `MAX_GRAD_NORM`. Both stay on the device."""
     return (MAX_GRAD_NORM / (norm + 1e-6)).clamp(max=1.0)
 

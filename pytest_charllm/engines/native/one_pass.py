@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim.adamw import adamw
 
-from pytest_charllm.engines.native.gradients import Gradients, limit, local_gradient
+from pytest_charllm.engines.native.gradients import Gradients, clip_coefficient, local_gradient
 from pytest_charllm.engines.native.model import Decoder
 from pytest_charllm.engines.native.optimizer import BETAS, EPS, LEARNING_RATE, WEIGHT_DECAY
 
@@ -62,7 +62,7 @@ class OnePassUpdate:
         self._gradients.reduce()
         norm = self._gradients.norm(self._gradient)
         each = [(held, self._gradient(parameter)) for parameter, held in self._held.items()]
-        (_update_on_gpu if norm.is_cuda else _update)(each, limit(norm), self._steps)
+        (_update_on_gpu if norm.is_cuda else _update)(each, clip_coefficient(norm), self._steps)
         for parameter, held in self._held.items():
             parameter.grad = held.sum = None
         return norm

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pytest_charllm.engines.native.gradients import Gradients, limit, local_gradient
+from pytest_charllm.engines.native.gradients import Gradients, clip_coefficient, local_gradient
 from pytest_charllm.engines.native.optimizer import adamw
 
 
@@ -27,7 +27,8 @@ class WholeUpdate:
     def __call__(self) -> Tensor:
         self._gradients.reduce()
         norm = self._gradients.norm()
-        torch._foreach_mul_([local_gradient(parameter) for parameter in self._gradients.parameters], limit(norm))
+        gradients = [local_gradient(parameter) for parameter in self._gradients.parameters]
+        torch._foreach_mul_(gradients, clip_coefficient(norm))
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return norm
