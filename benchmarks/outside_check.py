@@ -7,6 +7,7 @@ at the sampler. It cannot see steps from outside, so `outside/sitecustomize.py` 
 step has been queued and when a wait for the device is over: the window is the longest run of steps between two such
 waits, and all of its steps are done by the second. Tokens a step are those of the scenario. Held against it:
 
+- the number of steps in the window;
 - tokens/s (the product: from the median of CUDA event times) within 1 %;
 - joules (the product: counter, interpolated to the edges) within 3 % of the difference of the counter as read at the
   same two moments, which is 0.1 s coarse at either;
@@ -14,7 +15,8 @@ waits, and all of its steps are done by the second. Tokens a step are those of t
   matmuls on random data right after it, by which time a board is at its power cap;
 - CPU time of the sampler process over its life, start included, under 1 % of a core.
 
-Prints a JSON line a check; exit code 1 if one is not met. Where there is no GPU all but the last are only shown.
+Prints a JSON line a check; exit code 1 if one is not met. Where there is no GPU all but the first and the last are
+only shown.
 """
 
 from __future__ import annotations

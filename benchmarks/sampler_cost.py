@@ -243,7 +243,7 @@ def result(launch: Launch, trace: Trace, blocks: list[Block]) -> dict[str, objec
     low, high = interval(found)
     on_s = sum(block.end_ns - block.begin_ns for block in blocks if block.on) / 1e9
     cpu_s = sum(after.cpu_s - block.cpu_s for block, after in pairwise(blocks) if block.on)
-    passes_per_s, dear_per_s = passes_on(trace, blocks)
+    passes_per_s, energy_reads_per_s = passes_on(trace, blocks)
     return {
         "scenario": launch.scenario.key,
         "device": report.device.uuid or report.device.name,
@@ -261,7 +261,7 @@ def result(launch: Launch, trace: Trace, blocks: list[Block]) -> dict[str, objec
         "allowed_percent": 100 * ALLOWED,
         "ok": -ALLOWED < low <= high < ALLOWED,
         "passes_per_s_on": passes_per_s,
-        "energy_reads_per_s_on": dear_per_s,
+        "energy_reads_per_s_on": energy_reads_per_s,
         "sampler_cpu_percent_on": 100 * cpu_s / on_s,
         "sampler_cpu_s_of_launch": None if trace.end is None else trace.end.cpu_s,
         "notes": launch.notes,

@@ -7,8 +7,6 @@ from pytest_charllm import Rows, scenarios
 from . import trends
 
 RANKS = {"*:1x1": "dp1", "*:1x2": "dp2+fsdp", "*:1x4": "dp4+fsdp", "*:1x8": "dp8 dp8+fsdp"}
-
-
 WHOLE = {"*:1x8": "dp8+fsdp"}
 """As it was published (`baselines/published`)."""
 

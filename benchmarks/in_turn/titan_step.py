@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,10 @@ class TitanStep:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return torch.stack(losses).sum(), norm
+
+    @property
+    def parts_s(self) -> Mapping[str, float]:
+        return {}
 
     @contextmanager
     def counting_collectives(self) -> Iterator[Callable[[], tuple[Collective, ...]]]:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -105,8 +105,7 @@ def finish(started: Started, until_s: float) -> dict[str, Outcome]:
         if failures == MOST_FAILURES or time.monotonic() > until_s:
             reason = f"not run: {failures} before it failed" if failures == MOST_FAILURES else "not run: out of time"
             return found | {key: Outcome(error=reason) for key in rest}
-        cases = started.cases
-        started = start(Cases(tuple(rest), cases.world, cases.case_limit_s, cases.root, cases.device))
+        started = start(replace(started.cases, keys=tuple(rest)))
 
 
 def _environment(cases: Cases) -> dict[str, str]:
@@ -144,8 +143,8 @@ def _wait(started: Started, until_s: float) -> str:
         failed = {rank: process.poll() for rank, process in enumerate(started.ranks) if process.poll()}
         if failed:
             for process in started.ranks:
-                with_patience = time.monotonic() + OTHER_RANK_S
-                while process.poll() is None and time.monotonic() < with_patience:
+                patient_until_s = time.monotonic() + OTHER_RANK_S
+                while process.poll() is None and time.monotonic() < patient_until_s:
                     time.sleep(0.05)
             return ", ".join(f"rank {rank} exited with {code}" for rank, code in failed.items())
         if time.monotonic() > limit_s:
