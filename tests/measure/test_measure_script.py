@@ -122,14 +122,22 @@ def test_energy_of_a_marked_window(make: SimpleNamespace) -> None:
 @pytest.mark.parametrize(
     ("steps", "reason"),
     [
-        (2, "too-few-steps: warm-up did not end within 2 steps; let it run for 27 or more"),
-        (20, "too-few-steps: 20 steps, warm-up took 3 of them, the window needs 24; let it run for 27 or more"),
+        (2, "too-few-steps: warm-up did not end within 2 steps; call mark_step 28 times or more"),
+        (20, "too-few-steps: 20 steps, warm-up took 3 of them, the window needs 24; call mark_step 28 times or more"),
     ],
 )
 def test_too_short_a_run_says_how_long_is_enough(make: SimpleNamespace, steps: int, reason: str) -> None:
-    """A window cut short would be compared with whole ones."""
+    """A window cut short would be compared with whole ones. Who took the advice at 27 calls, 26 steps, was told again."""
     measurement = on_cpu(make, {"marks": marks([0.1] * steps)})
     assert (measurement.validity, measurement.reason) == (Validity.INVALID, reason)
+
+
+def test_as_many_calls_as_were_advised_are_enough(make: SimpleNamespace) -> None:
+    """Steps lie between calls, so one call fewer is one step too few."""
+    enough = marks([0.1] * (WARMUP + WINDOW))
+    assert len(enough.mono_ns) == 28
+    assert on_cpu(make, {"marks": enough}).validity is Validity.VALID
+    assert on_cpu(make, {"marks": marks([0.1] * (WARMUP + WINDOW - 1))}).validity is Validity.INVALID
 
 
 @pytest.mark.parametrize(
