@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,9 @@ import pytest
 
 from pytest_charllm.records import Fault, Pass, RankReport, RankRequest, from_json, tier
 from pytest_charllm.scenario import Layout, Options, Precision, Scenario, Training
+
+LIMIT_S = 480
+"""Of one launch of many cases. A minute where nothing else runs, and several where the cores are shared."""
 
 MakeRequest = Callable[..., RankRequest]
 RunRanks = Callable[[Path, Path, int], None]
@@ -79,7 +83,7 @@ def train_cases(tmp_path_factory: pytest.TempPathFactory) -> TrainCases:
         folder = tmp_path_factory.mktemp(f"{world}-ranks")
         encoded = [(name, change, msgspec.to_builtins(request)) for name, (change, request) in cases.items()]
         (folder / "cases.json").write_text(json.dumps(encoded))
-        _run_ranks(Path(__file__).with_name("rank_program.py"), folder, world, limit_s=120 + 5 * len(cases))
+        _run_ranks(Path(__file__).with_name("rank_program.py"), folder, world)
         return {
             name: [
                 from_json((path := folder / f"{name}.{rank}.json").read_bytes(), RankReport, path)
@@ -97,16 +101,30 @@ def run_ranks() -> RunRanks:
     return _run_ranks
 
 
-def _run_ranks(program: Path, folder: Path, world: int, limit_s: float = 120) -> None:
+def _run_ranks(program: Path, folder: Path, world: int) -> None:
     ranks = [_start(program, folder, rank, world) for rank in range(world)]
+    ended_s = time.monotonic() + LIMIT_S
     try:
-        codes = [process.wait(timeout=limit_s) for process in ranks]
+        codes = [_wait(process, ended_s - time.monotonic()) for process in ranks]
     finally:
         for process in ranks:
             process.kill()
             process.wait()
     outputs = [(folder / f"output.{rank}").read_text() for rank in range(world)]
+    if None in codes:
+        last = "; ".join(f"rank {rank}: {output[-300:]}" for rank, output in enumerate(outputs))
+        pytest.fail(
+            f"ranks were not done after {LIMIT_S} s, a hang or a machine too busy for tests: {last}", pytrace=False
+        )
     assert codes == [0] * world, "".join(outputs)
+
+
+def _wait(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
+    """Its exit code; None where it has not ended in time."""
+    try:
+        return process.wait(timeout=max(0.0, limit_s))
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def _start(program: Path, folder: Path, rank: int, world: int) -> subprocess.Popen[bytes]:

@@ -85,7 +85,7 @@ def answers(
     cases.append((PIPELINED, "", request_of(parse_key(PIPELINED))))
     encoded = [(name, bug, msgspec.to_builtins(asked)) for name, bug, asked in cases]
     (folder / "cases.json").write_text(json.dumps(encoded))
-    run_ranks(Path(__file__).with_name("deepspeed_program.py"), folder, 2, 225)
+    run_ranks(Path(__file__).with_name("deepspeed_program.py"), folder, 2)
     return {
         name: [from_json((path := folder / f"{name}.{rank}.json").read_bytes(), RankReport, path) for rank in range(2)]
         for name, _, _ in cases

@@ -142,7 +142,7 @@ def test_one_edited_launch_is_named(store: BaselineStore, path: Path, h200: Mach
         store.find(h200, KEY)
     assert str(caught.value).endswith(
         "h200-sxm/1x1/llama3-1b.mb1.json: stacks[0].samples[2] was edited after it was accepted (digest differs); "
-        "restore it from git or accept a new run"
+        "restore it from git, or delete it and accept a new run"
     )
 
 
