@@ -5,14 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from pytest_charllm.measure.values import missing
 from pytest_charllm.records import METRICS, Finding, Launch, RankReport, Value
 from pytest_charllm.records.breakdown import StepBreakdown
 from pytest_charllm.records.metrics import TRACED_METRICS
 from pytest_charllm.records.outlier import outlier
 from pytest_charllm.scenario import Scenario
 
-ON_CPU = "not measured on a CPU: no trace tells there whether a thread computes or waits for gloo"
-ON_GPU = "only a step under the profiler tells"
 SLOWED = 0.05
 """From here on the profiler's own cost is worth a line."""
 
@@ -24,17 +23,12 @@ def traced_values(launch: Launch) -> dict[str, Value]:
     silent = [report for report in launch.ranks if not report.breakdown]
     if silent:
         why = "; ".join(silent[0].notes) or "nothing was traced"
-        return {metric: _none(metric, f"rank {silent[0].rank}: {why}") for metric in TRACED_METRICS}
+        return {metric: missing(metric, f"rank {silent[0].rank}: {why}") for metric in TRACED_METRICS}
     steps = [_median_step(report) for report in launch.ranks]
     return {
         metric: Value(value=statistics.fmean(getattr(step, name) for step in steps) / 1e9, unit="s", coverage=1.0)
         for metric, name in _FIELDS.items()
     }
-
-
-def untraced_values(is_cpu: bool) -> dict[str, Value]:
-    """Those of any other pass."""
-    return {metric: _none(metric, ON_CPU if is_cpu else ON_GPU) for metric in TRACED_METRICS}
 
 
 def traced_per_rank(launch: Launch) -> dict[str, tuple[float, ...]]:
@@ -89,7 +83,3 @@ def _slowed(reports: Sequence[RankReport]) -> list[Finding]:
 def _median_step(report: RankReport) -> StepBreakdown:
     spans_ns = sorted(report.breakdown, key=lambda step: step.span_ns)
     return spans_ns[(len(spans_ns) - 1) // 2]
-
-
-def _none(metric: str, reason: str) -> Value:
-    return Value(value=None, unit=METRICS[metric].unit, reason=reason)

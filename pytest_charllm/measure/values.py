@@ -11,9 +11,9 @@ from pytest_charllm.hardware import Machine
 from pytest_charllm.hardware.catalogue import CATALOGUE
 from pytest_charllm.measure import power, steps, thermal
 from pytest_charllm.measure.ranks import CALIBRATIONS, calibration_time
-from pytest_charllm.measure.traced import untraced_values
 from pytest_charllm.measure.windows import DeviceWindow, over_devices
 from pytest_charllm.records import METRICS, Launch, RankReport, Value
+from pytest_charllm.records.metrics import TRACED_METRICS
 from pytest_charllm.scenario import Precision, Scenario, Script
 from pytest_charllm.scenario.flops import FLOP_FORMULA, flops_per_token
 
@@ -47,6 +47,8 @@ DEVICE_METRICS = (
 """Those that need telemetry."""
 
 NO_TOKENS = "tokens per step are not known"
+ONLY_TRACED = "only a step under the profiler tells"
+NO_TRACE_ON_CPU = "not measured on a CPU: no trace tells there whether a thread computes or waits for gloo"
 
 
 def missing(metric: str, reason: str) -> Value:
@@ -72,7 +74,7 @@ def rank_values(launch: Launch, machine: Machine) -> dict[str, Value]:
         "compile_time": _compile_time(launch),
         "mfu": _mfu(launch.scenario, machine, tokens_per_s),
         **{metric: calibration_time(reports, metric) for metric in CALIBRATIONS},
-        **untraced_values(machine.is_cpu),
+        **{metric: missing(metric, NO_TRACE_ON_CPU if machine.is_cpu else ONLY_TRACED) for metric in TRACED_METRICS},
     }
 
 

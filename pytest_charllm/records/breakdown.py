@@ -89,13 +89,6 @@ def exposed(communication: Iterable[Interval], computation: Iterable[Interval]) 
     return _covered([*communication, *computation]) - _covered(computation)
 
 
-def overlap(communication: Iterable[Interval], computation: Iterable[Interval]) -> float | None:
-    """Share of the communication that lies beside computation, 0 to 1; None where there is no communication."""
-    communication = list(communication)
-    whole = _covered(communication)
-    return 1 - exposed(communication, computation) / whole if whole else None
-
-
 def _covered(intervals: Iterable[Interval]) -> float:
     """How much time lies in at least one of them."""
     covered, until = 0.0, float("-inf")

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_charllm.measure.measurement import measure
-from pytest_charllm.measure.traced import ON_CPU, ON_GPU
+from pytest_charllm.measure.values import NO_TRACE_ON_CPU, ONLY_TRACED
 from pytest_charllm.records import Pass, RankReport
 from pytest_charllm.records.breakdown import StepBreakdown
 from pytest_charllm.records.metrics import TRACED_METRICS
@@ -89,7 +89,7 @@ def test_one_rank_without_a_trace_leaves_none(make: SimpleNamespace) -> None:
     assert {measurement.values[metric].reason for metric in TRACED_METRICS} == {"rank 1: no trace: 0 of 5 steps"}
 
 
-@pytest.mark.parametrize(("cpu", "reason"), [(True, ON_CPU), (False, ON_GPU)])
+@pytest.mark.parametrize(("cpu", "reason"), [(True, NO_TRACE_ON_CPU), (False, ONLY_TRACED)])
 def test_other_passes_say_why_not(make: SimpleNamespace, cpu: bool, reason: str) -> None:
     """A value that is missing without a reason reads like a bug."""
     machine = make.cpu_machine() if cpu else make.machine()
