@@ -34,7 +34,8 @@ class Measured:
         self._suite.check(self._item, self.evidence)
 
     def value(self, metric: str) -> float:
-        """Median over the first round's launches, in the metric's unit (`pytest_charllm.records.METRICS`).
+        """Median over the first round's launches, in the metric's unit (`pytest_charllm.records.METRICS`), by id or by
+        the name that tables print.
 
         Raises `LaunchFailed` where the job did not complete and `BadInput` for an unknown metric; skips where the
         metric has no evidence.

@@ -110,10 +110,9 @@ class Suite:
 
     def value(self, item: pytest.Item, evidence: Evidence, metric: str) -> float:
         """Median over the first round's launches; raises or skips where there is none."""
-        from pytest_charllm.records import METRICS, why_missing
+        from pytest_charllm.records import metric_named, why_missing
 
-        if metric not in METRICS:
-            raise BadInput(f"metric {metric!r} is not known; metrics: {', '.join(METRICS)}")
+        metric = metric_named(metric)
         settled = self._settled(evidence)
         value = evidence.median(metric)
         if settled is not None:

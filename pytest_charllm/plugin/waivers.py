@@ -2,7 +2,7 @@
 
     [[known]]
     scenario = "llama3-8b.dp8*"       # a pattern on keys
-    metric = "throughput"
+    metric = "throughput"             # or as tables print it: "tokens/s/GPU", "Gate A", "W"
     delta = 0.05                      # relative where the metric is, else in its unit
     until = 2027-01-31                # the last day it holds
     ticket = "PERF-1234"              # where it is followed up
@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 
 from pytest_charllm.errors import BadInput
-from pytest_charllm.records import METRICS, Judgement, MetricVerdict, Verdict
+from pytest_charllm.records import Judgement, MetricVerdict, Verdict, metric_named
 
 
 class Waiver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -75,13 +75,16 @@ def _read(path: Path) -> tuple[Waiver, ...]:
         entries = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File).known
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError, OSError) as error:
         raise BadInput(f"{path}: {error}") from None
+    waivers = []
     for number, waiver in enumerate(entries, 1):
-        if waiver.metric not in METRICS:
-            raise BadInput(f"{path}: entry {number}: metric {waiver.metric!r} is none of {', '.join(METRICS)}")
+        try:
+            waivers.append(msgspec.structs.replace(waiver, metric=metric_named(waiver.metric)))
+        except BadInput as error:
+            raise BadInput(f"{path}: entry {number}: {error}") from None
         if not 0 < waiver.delta < math.inf or not waiver.ticket.strip():
             told = "delta must be above 0 and finite, and ticket must say where it is followed up"
             raise BadInput(f"{path}: entry {number}: {told}")
-    return entries
+    return tuple(waivers)
 
 
 def _names(waiver: Waiver, key: str, metric: str, variant: str) -> bool:

@@ -28,7 +28,7 @@ from pytest_charllm.records.launch import (
 )  # fmt: skip
 from pytest_charllm.records.logs import LogProblem, LogStatus, LogSteps
 from pytest_charllm.records.measurement import Check, Finding, Measurement, Validity, Value, numbers_of, why_missing
-from pytest_charllm.records.metrics import METRICS, Better, Metric
+from pytest_charllm.records.metrics import METRICS, Better, Metric, metric_named
 from pytest_charllm.records.stack import Stack
 from pytest_charllm.records.telemetry import DeviceLine, EndLine, EventLine, Line, Meta, SampleLine, Trace
 from pytest_charllm.records.tier import TIERS, Tier, tier
@@ -40,5 +40,5 @@ __all__ = [
     "Measurement", "MessageTimes", "Meta", "Metric", "MetricVerdict", "NeedMore", "Noise", "Pass", "Phases",
     "RankDevice", "RankReport", "RankRequest", "Record", "Reference", "SampleLine", "Stack", "Status", "StepMarks",
     "StepSeries", "Tier", "Trace", "Unmeasured", "Validity", "Value", "Verdict", "Warmup", "WindowEdges", "WindowRule",
-    "from_json", "numbers_of", "tier", "timestamp", "to_json", "to_pretty_json", "why_missing",
+    "from_json", "metric_named", "numbers_of", "tier", "timestamp", "to_json", "to_pretty_json", "why_missing",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from pytest_charllm.errors import BadInput, did_you_mean
 from pytest_charllm.records.base import Record
 from pytest_charllm.records.curve import bus_bandwidth, latency
 from pytest_charllm.scenario.collective import SIZES, label
@@ -77,3 +78,18 @@ METRICS: dict[str, Metric] = {
         ),
     )
 }
+
+_BY_NAME = {
+    name: metric.id for metric in METRICS.values() for name in (metric.title, metric.id.replace("_", " "), metric.id)
+}
+
+
+def metric_named(name: str) -> str:
+    """The id of a metric by any name that is printed: its id, its title over a column (``W``), its words in a line.
+
+    Raises `BadInput` for a name that no metric has.
+    """
+    if name not in _BY_NAME:
+        known = "as tables print it, or its id in pytest_charllm.records.METRICS, such as throughput or mean_power"
+        raise BadInput(f"metric {name!r} is not known; {did_you_mean(name, _BY_NAME)}write it {known}")
+    return _BY_NAME[name]

@@ -127,13 +127,13 @@ def test_energy_of_a_marked_window(make: SimpleNamespace) -> None:
     ],
 )
 def test_too_short_a_run_says_how_long_is_enough(make: SimpleNamespace, steps: int, reason: str) -> None:
-    """A window cut short would be compared with whole ones. Who took the advice at 27 calls, 26 steps, was told again."""
+    """A window cut short would be compared with whole ones."""
     measurement = on_cpu(make, {"marks": marks([0.1] * steps)})
     assert (measurement.validity, measurement.reason) == (Validity.INVALID, reason)
 
 
 def test_as_many_calls_as_were_advised_are_enough(make: SimpleNamespace) -> None:
-    """Steps lie between calls, so one call fewer is one step too few."""
+    """Steps lie between calls: 27 of them bound 26 steps, and whoever made those was told to make 27."""
     enough = marks([0.1] * (WARMUP + WINDOW))
     assert len(enough.mono_ns) == 28
     assert on_cpu(make, {"marks": enough}).validity is Validity.VALID

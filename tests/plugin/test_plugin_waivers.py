@@ -61,6 +61,15 @@ def test_regression_without_moved_metric_is_never_waived():
     assert not covered(waiver())
 
 
+@pytest.mark.parametrize("metric", ["cost_cpu", "Gate A"])
+def test_metrics_are_named_as_tables_print_them(tmp_path, metric):
+    """Whoever copied a red line's "Gate A" was told 60 ids, none of which stood in that line."""
+    file = tmp_path / "known.toml"
+    file.write_text(f'[[known]]\nscenario="*"\nmetric="{metric}"\ndelta=0.2\nuntil={TODAY}\nticket="b"\n')
+    (one,) = read_waivers([file])
+    assert covered(one, ("cost_cpu", 0.1), variant="cpu")
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
