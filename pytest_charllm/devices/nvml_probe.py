@@ -21,8 +21,6 @@ _LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6:
 """By PCIe generation, one direction."""
 _LONGEST_PASS_S = 0.12
 """A period of sampling and its jitter: a counter must not be able to wrap within it."""
-
-
 TO_THRESHOLD = "slowdown threshold minus core temperature"
 """The margin of drivers before 570, which tell none."""
 

@@ -67,7 +67,7 @@ Answers = Mapping[str, list[RankReport]]
 
 @pytest.fixture(scope="module")
 def answers(
-    run_ranks: Callable[[Path, Path, int, float], None],
+    run_ranks: Callable[[Path, Path, int], None],
     request_of: Callable[[Scenario], RankRequest],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Answers:

@@ -21,7 +21,6 @@ EXPLAINS = 0.5
 LIBRARIES = ("torch", "cuda", "rocm", "cudnn", "driver", "vbios")
 """Software that may change a matrix product by itself."""
 
-
 OF_A_RANK = {"matmul_time": SKEW, "sm_clock": SKEW, "copy_time": SKEW, "compute_time": SKEW, "cost_cpu": SKEW_CPU}
 """What is a rank's own, however long it waits for others, and by how much it may be behind. What tells a slow card
 from a slow rank comes first."""
