@@ -94,7 +94,7 @@ BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
 
 
 def main(folder: Path) -> None:
-    faulthandler.dump_traceback_later(230, exit=True)
+    faulthandler.dump_traceback_later(450, exit=True)
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = dist.FileStore(str(folder / "store"), world)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
