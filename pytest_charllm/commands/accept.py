@@ -13,8 +13,7 @@ from pathlib import Path
 
 from pytest_charllm.errors import BadInput, CharllmError
 from pytest_charllm.judge.agreement import AGREEMENT_COV, too_far_apart
-from pytest_charllm.judge.collective import collective_rules
-from pytest_charllm.judge.script import script_required, script_too_far_apart
+from pytest_charllm.judge.recordable import AGAIN, not_recordable
 from pytest_charllm.records import (
     METRICS,
     Baseline,
@@ -28,11 +27,10 @@ from pytest_charllm.records import (
     Verdict,
     tier,
     timestamp,
-    why_missing,
 )
 from pytest_charllm.records.metrics import TRACED_METRICS
 from pytest_charllm.records.run import RunStatus
-from pytest_charllm.scenario import Collective, Script
+from pytest_charllm.scenario import Collective, Script, Training
 from pytest_charllm.store.baselines import BaselineStore, read
 from pytest_charllm.store.run import RunDirectory
 
@@ -100,7 +98,7 @@ def _matches(key: str, only: str | None) -> bool:
 
 def _strict_only(run: RunDirectory, key: str) -> bool:
     """Judged, and rightly without a time that counts: there is nothing to put on record, nor to complain about."""
-    untimed = not run.measurements(key) or (run.info.machine.is_cpu and _collective(run, key) is not None)
+    untimed = not run.measurements(key) or (run.info.machine.is_cpu and isinstance(_work(run, key), Collective))
     return run.judgement(key) is not None and untimed and not any(_failed(run, key))
 
 
@@ -121,18 +119,16 @@ def _accept_one(
     if judgement is None or comparable is None:
         raise _Refusal("not judged: the run was interrupted" if run.status is RunStatus.INTERRUPTED else "not judged")
     _refuse_judgement(judgement, because)
-    script = _script(run, key)
-    launches = _usable(run, key, script)
-    disagreement = _disagreement(launches, script) if machine.is_cpu else ""
-    if disagreement and script is not None:
-        raise _Refusal(f"{disagreement}; a script has nothing else to be judged by")
+    launches = _usable(run, key)
+    gated = machine.is_cpu and not isinstance(_work(run, key), Script)
+    disagreement = too_far_apart(launches, "cost_cpu", AGREEMENT_COV) if gated else ""
     existing = read(store.path(machine, key))
     incomparable = existing.comparable.difference(comparable) if existing is not None else None
     history = existing.stacks if existing is not None and incomparable is None else ()
     if any(stack.run_id == run.id for stack in history):
         raise _Refusal("already on record")
     if disagreement and history and history[-1].speed_on_record:
-        raise _Refusal(f"{disagreement}; the speed on record stays")
+        raise _Refusal(f"{disagreement}; the speed on record stays: {AGAIN}")
     why = because or ("first on record" if existing is None else f"{judgement.verdict}: {judgement.because}")
     stack = BaselineStack(
         stack=launches[0].stack,
@@ -182,50 +178,22 @@ def _refuse_judgement(judgement: Judgement, because: str) -> None:
         raise _Refusal(f"REGRESSION: {judgement.because}; to make it the new normal, say why with --because")
 
 
-def _script(run: RunDirectory, key: str) -> Script | None:
-    works = (launch.scenario.work for launch in run.launches(key))
-    return next((work for work in works if isinstance(work, Script)), None)
+def _work(run: RunDirectory, key: str) -> Training | Script | Collective | None:
+    """None where the launches are gone and only what was measured of them is left."""
+    return next((launch.scenario.work for launch in run.launches(key)), None)
 
 
-def _collective(run: RunDirectory, key: str) -> Collective | None:
-    works = (launch.scenario.work for launch in run.launches(key))
-    return next((work for work in works if isinstance(work, Collective)), None)
-
-
-def _usable(run: RunDirectory, key: str, script: Script | None) -> list[Measurement]:
-    """The valid launches, if they are enough, of one stack, and have every metric that a PASS requires."""
+def _usable(run: RunDirectory, key: str) -> list[Measurement]:
+    """The valid launches, if they may go on record."""
     measured = run.measurements(key)
     for flag in ("injected", "replayed", "simulated"):
         if any(getattr(measurement, flag) for measurement in measured):
             raise _Refusal(f"{flag}: {next(m.launch_id for m in measured if getattr(m, flag))}")
-    launches = [measurement for measurement in measured if measurement.validity is Validity.VALID]
-    wanted = tier(run.info.tier, run.info.machine.is_cpu)
-    if len(launches) < wanted.bootstrap_launches:
-        spoiled = "".join(f"; {m.launch_id} {m.validity}: {m.reason}" for m in measured if m not in launches)
-        raise _Refusal(
-            f"{len(launches)} of {wanted.bootstrap_launches} valid launches"
-            + (spoiled or f"; run it with --charllm-launches {wanted.bootstrap_launches}")
-        )
-    required = wanted.required
-    if (work := _collective(run, key)) is not None:
-        required = tuple(collective_rules(work))
-    if script is not None:
-        required = script_required(required, script, launches, run.info.machine.is_cpu)
-    for launch in launches:
-        diff = launches[0].stack.diff(launch.stack)
-        if diff:
-            raise _Refusal(f"the software changed between launches: {diff[0][0]} {diff[0][1]}, then {diff[0][2]}")
-        for metric in required:
-            if launch.number(metric) is None:
-                raise _Refusal(f"{launch.launch_id} has no {metric}: {why_missing([launch], metric)}")
-    return launches
-
-
-def _disagreement(launches: Sequence[Measurement], script: Script | None) -> str:
-    """Why the speed of these launches on a CPU is too uncertain to be held against others; "" when it is not."""
-    if script is not None:
-        return script_too_far_apart(launches, script)
-    return too_far_apart(launches, "cost_cpu", AGREEMENT_COV)
+    is_cpu = run.info.machine.is_cpu
+    why_not = not_recordable(measured, _work(run, key), tier(run.info.tier, is_cpu), is_cpu)
+    if why_not:
+        raise _Refusal(why_not)
+    return [measurement for measurement in measured if measurement.validity is Validity.VALID]
 
 
 def _workload(measured: Sequence[Measurement]) -> dict[str, str]:

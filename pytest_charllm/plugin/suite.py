@@ -172,6 +172,7 @@ class Suite:
             judgement=judgement,
             measurements=evidence.measurements,
             launches=evidence.launches,
+            not_recordable=self._not_recordable(evidence),
         )
         self._record(item, outcome, case)
         if outcome is Outcome.WAIVED:
@@ -180,6 +181,12 @@ class Suite:
             pytest.skip(f"{outcome}: {because}")
         if outcome in outcomes.EXCEPTION:
             raise outcomes.EXCEPTION[outcome]("\n".join([self._story(item, evidence, case), *lapsed]))
+
+    def _not_recordable(self, evidence: Evidence) -> str:
+        from pytest_charllm.judge.recordable import not_recordable
+
+        tier = self._running.settings.tier
+        return not_recordable(evidence.measurements, evidence.scenario.work, tier, self.machine.is_cpu)
 
     def _waive(self, judgement: Judgement) -> tuple[str | None, tuple[str, ...]]:
         from pytest_charllm.plugin.waivers import waive

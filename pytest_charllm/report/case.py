@@ -25,6 +25,8 @@ class Case:
     measurements: Sequence[Measurement] = ()
     """Timed ones, all rounds in order."""
     launches: Sequence[Launch] = ()
+    not_recordable: str = ""
+    """Why these launches cannot go on record, and what to do; "" where they can."""
 
     @property
     def failed(self) -> Launch | None:

@@ -96,16 +96,20 @@ def _notes(cases: Sequence[Case]) -> list[str]:
     if alone := sum(_by_step_alone(case) for case in cases):
         how = "Script(tokens_per_step=...) or mark_step(tokens=...)"
         notes.append(f"{alone} judged by step time alone: tokens per step are not known; say them by {how}")
-    unrecorded = sum(_can_be_accepted(case) for case in cases)
-    if unrecorded:
-        notes.append(
-            f"{unrecorded} without a baseline; put these launches on record: pytest-charllm baseline accept latest"
-        )
-    return notes
+    return notes + _to_accept([case for case in cases if _wants_a_baseline(case)])
 
 
-def _can_be_accepted(case: Case) -> bool:
-    """Nothing on record to hold it against, and enough launches to become what is: on a CPU five, to see them agree."""
+def _to_accept(cases: Sequence[Case]) -> list[str]:
+    """How to put on record what can go there; of all else why not, as `accept` would say."""
+    why_not = Counter(case.not_recordable for case in cases)
+    ready = why_not.pop("", 0)
+    accept = "put these launches on record: pytest-charllm baseline accept latest"
+    notes = [f"{ready} without a baseline; {accept}"] if ready else []
+    return notes + [f"{count} without a baseline, not to be put on record: {why}" for why, count in why_not.items()]
+
+
+def _wants_a_baseline(case: Case) -> bool:
+    """Nothing on record to hold it against, and launched to become that: on a CPU five times, to see them agree."""
     if case.verdict == Verdict.NO_BASELINE:
         return bool(case.measurements)
     nothing_recorded = case.judgement is not None and all(row.reference is None for row in case.judgement.metrics)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_charllm.plugin import opening
+from pytest_charllm.records import Verdict
 
 OPEN = opening.open_campaign
 
@@ -117,3 +118,12 @@ def test_namesakes_in_different_tests_are_refused(inner, monkeypatch):
     )
     result = inner.run()
     assert "two different scripts have the key script-train" in result.stdout.str() + result.stderr.str()
+
+
+def test_one_launch_is_told_that_it_is_too_few(inner):
+    """The summary advised `baseline accept`, which was certain to answer "1 of 3 valid launches"."""
+    inner.scripted(verdict=Verdict.NO_BASELINE, steps_s=(0.1,))
+    inner.suite(HEAD + "def test_own(charllm): charllm.check(Script('train.py'))\n")
+    result = inner.run("--charllm-missing=record")
+    result.stdout.fnmatch_lines("1 without a baseline, not to be put on record: 1 of 3 valid launches; run it with *")
+    assert "accept latest" not in result.stdout.str()

@@ -45,6 +45,17 @@ def test_cpu_table(cpu_pass: Case, unrecorded: Case, crash: Case) -> None:
     assert summary([cpu_pass, unrecorded, crash]) == CPU_TABLE.rstrip("\n")
 
 
+def test_what_accept_refuses_is_not_advised(unrecorded: Case) -> None:
+    """Whoever followed the advice after one launch was refused: "1 of 5 valid launches"."""
+    few = "1 of 3 valid launches; run it with --charllm-launches 3"
+    alone = dataclasses.replace(unrecorded, verdict="NO_BASELINE", not_recordable=few)
+    assert summary([alone]).splitlines()[-1] == f"1 without a baseline, not to be put on record: {few}"
+    assert summary([alone, unrecorded, alone]).splitlines()[-2:] == [
+        "1 without a baseline; put these launches on record: pytest-charllm baseline accept latest",
+        f"2 without a baseline, not to be put on record: {few}",
+    ]
+
+
 def test_empty_run() -> None:
     """No header over nothing."""
     assert summary([]) == ""
