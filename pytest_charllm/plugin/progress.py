@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_charllm.engines.script.names import PHASE
+
 if TYPE_CHECKING:
     from pytest_charllm.campaign.settings import CampaignProgress
+
+
+IN_A_LOG = ("window", PHASE)
+"""The phase that each launch is told by in a log: where its time goes. Of a script nothing else is known."""
 
 
 class ProgressLine:
@@ -25,7 +31,7 @@ class ProgressLine:
         if self._reporter is None or self._reporter.verbosity < 0:
             return
         launch = (progress.scenario_key, progress.pass_, progress.launch)
-        if self._reporter.isatty or (progress.phase == "window" and launch != self._last):
+        if self._reporter.isatty or (progress.phase in IN_A_LOG and launch != self._last):
             # Launches run inside a test's phases, where pytest has the terminal's own file descriptor captured.
             with self._uncaptured():
                 self._write(self._reporter, progress)

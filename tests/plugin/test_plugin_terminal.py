@@ -117,6 +117,21 @@ def test_terminal_line_is_rewritten_and_taken_away(monkeypatch):
     assert screen.shown[2:] == ["", ""], "erased and back at its begin, once"
 
 
+def test_each_launch_of_a_script_is_a_line_in_a_log():
+    """A script has no window of its own, so that minutes of five launches passed without a word."""
+
+    class Log(Screen):
+        isatty = False
+        write_line = Screen.rewrite
+
+    log = Log()
+    line = progress_line(log)
+    for launch in (1, 2):
+        for phase in ("start", "script", "script", "report"):
+            line(CampaignProgress("script-train", Pass.TIMED, launch, 2, phase))
+    assert log.shown == [f"script-train  timed launch {launch} of 2  script" for launch in (1, 2)]
+
+
 def test_no_terminal_at_all():
     """`-p no:terminal` has no reporter to write to."""
     line = progress_line(None)
