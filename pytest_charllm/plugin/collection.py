@@ -68,7 +68,8 @@ def _deselect(config: pytest.Config, items: list[pytest.Item], machine: Machine)
     too_large = [item for item in items if (found := collected(item)) and found.needs_more_than(machine)]
     _drop(config, items, absent, _waiting(absent, machine))
     rows = "1 row needs" if len(too_large) == 1 else f"{len(too_large)} rows need"
-    _drop(config, items, too_large, f"{rows} more GPUs than {machine.variant} {machine.shape} has, deselected")
+    what = "ranks" if machine.is_cpu else "GPUs"
+    _drop(config, items, too_large, f"{rows} more {what} than {machine.variant} {machine.shape} has, deselected")
 
 
 def _deselect_faultless(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -14,7 +14,7 @@ import pytest
 SIGTERM_EXIT = 128 + signal.SIGTERM
 
 REFUSED = "charllm_refused"
-XDIST = "charllm suites own the GPUs of this machine and run one launch at a time: run them without -n"
+XDIST = "charllm suites own the GPUs or cores of this machine and run one launch at a time: run them without -n"
 RERUNS = "charllm suites confirm a breach with fresh launches and never retry until green: run them without --reruns"
 
 

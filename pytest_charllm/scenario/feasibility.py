@@ -75,11 +75,11 @@ def numbers(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken 
 
 
 def world(scenario: Scenario, hardware: Hardware, machine: Machine) -> Broken | None:
-    """The machine's GPUs are a whole number of worlds; a smaller world than the machine is allowed."""
+    """The machine's GPUs, or ranks of a CPU, are a whole number of worlds; a smaller world than that is allowed."""
     ranks = scenario.layout.world
     if machine.world % ranks == 0:
         return None
-    needs = f"{format_layout(scenario.layout)} needs {ranks} GPUs"
+    needs = f"{format_layout(scenario.layout)} needs {ranks} {'ranks' if machine.is_cpu else 'GPUs'}"
     if ranks > machine.world:
         return Broken("world", f"{needs}, {machine.shape} has {machine.world}")
     return Broken("world", f"{needs}, which does not divide the {machine.world} of {machine.shape}")

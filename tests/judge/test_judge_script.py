@@ -127,3 +127,26 @@ def test_log_on_a_busy_cpu_is_inconclusive(make: SimpleNamespace, busyness: floa
     judgement = decide(make, [[logged(make, busyness=busyness)]], record, is_cpu=True, scenario=LOGGED)
     assert judgement.verdict is Verdict.INCONCLUSIVE
     assert judgement.because == because
+
+
+@pytest.mark.parametrize(
+    ("slow", "told"),
+    [
+        ({"step_cpu_time": 0.024}, "+20.0 % CPU time a step; step time +0.0 %: cause not known"),
+        ({"throughput": 6000.0}, "-33.3 % tokens/s; CPU time a step +0.0 %: cause not known"),
+    ],
+)
+def test_a_cpu_is_asked_for_no_watts(make: SimpleNamespace, slow: dict[str, float], told: str) -> None:
+    """Clock, watts and throttling "not known here" were four lines of a red script, on machines that have none."""
+    record = make.baseline([cpu(make)] * 5, is_cpu=True)
+    judgement = decide(make, [[cpu(make, **slow)] * 3, [cpu(make, **slow)] * 3], record, is_cpu=True)
+    assert [said.text for said in judgement.diagnosis] == [f"{told}; changed: driver 575 -> 580"]
+
+
+def test_a_log_on_a_cpu_has_nothing_to_add(make: SimpleNamespace) -> None:
+    """No evidence is no comma and no colon."""
+    record = make.baseline([logged(make)] * 5, is_cpu=True)
+    slow = logged(make, throughput=6000.0)
+    judgement = decide(make, [[slow] * 3, [slow] * 3], record, is_cpu=True, scenario=LOGGED)
+    (said,) = judgement.diagnosis
+    assert said.text == "-33.3 % tokens/s; cause not known; changed: driver 575 -> 580"

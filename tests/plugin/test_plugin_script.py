@@ -127,3 +127,10 @@ def test_one_launch_is_told_that_it_is_too_few(inner):
     result = inner.run("--charllm-missing=record")
     result.stdout.fnmatch_lines("1 without a baseline, not to be put on record: 1 of 3 valid launches; run it with *")
     assert "accept latest" not in result.stdout.str()
+
+
+def test_a_cpu_has_ranks(inner):
+    """A machine without GPUs was told to have too few of them."""
+    (inner.pytester.path / "conftest.py").write_text(CPU)
+    inner.suite(HEAD + "@scenarios(Script('train.py'), layout='dp3')\ndef test_suite(measured): measured.check()\n")
+    inner.run().stdout.fnmatch_lines("charllm: 1 row needs more ranks than cpu 1x2 has, deselected")

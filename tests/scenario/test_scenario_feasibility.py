@@ -78,6 +78,7 @@ def test_microbatch_sweep_of_the_study(model: str, text: str, microbatch: int) -
     ("key", "assumed", "reason"),
     [
         ("gpt3-175b.tp8pp4.mb1", "h200:1x8", "world: tp8pp4 needs 32 GPUs, 1x8 has 8"),
+        ("tiny-llama.dp3.mb1", "cpu:1x2", "world: dp3 needs 3 ranks, 1x2 has 2"),
         ("llama3-8b.dp3.mb1", "h200:1x8", "world: dp3 needs 3 GPUs, which does not divide the 8 of 1x8"),
         ("gpt3-175b.tp16.mb1", "h200:4x8", "tp: tp16 does not divide the 8 GPUs of a node"),
         ("gpt3-30b.tp16.mb1", "h200:2x16", "tp: 56 heads do not divide by tp16"),

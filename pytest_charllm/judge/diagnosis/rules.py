@@ -185,7 +185,11 @@ def compilation(e: Evidence) -> Diagnosis | None:
 
 
 def unknown(e: Evidence) -> Diagnosis:
-    """What would have to be known."""
+    """What would have to be known. A CPU has neither clocks nor watts to ask for, but time of two kinds."""
+    if not e.launches[0].device_uuids:
+        by_wall = e.regressed("throughput", "step_time")
+        other = e.move("step_cpu_time" if by_wall else "step_time")
+        return told(e, "unknown", [other.text] if other.change is not None else [], f"cause not known; {e.changed}")
     asked = ("sm_clock", "mean_power", "throttle_sw_thermal", "matmul_time")
     missing = [move.text for move in map(e.move, asked) if move.change is None]
     evidence = missing or [e.move(metric).text for metric in asked]

@@ -11,9 +11,8 @@ from pytest_charllm.records import Diagnosis, Verdict
 
 def told(e: Evidence, rule: str, evidence: Sequence[str], cause: str, devices: Sequence[str] = ()) -> Diagnosis:
     """What moved, then what speaks for the cause, then the cause."""
-    return Diagnosis(
-        rule=rule, cause=cause, text=f"{what_moved(e)}; {', '.join(evidence)}: {cause}", devices=tuple(devices)
-    )
+    why = f"{', '.join(evidence)}: {cause}" if evidence else cause
+    return Diagnosis(rule=rule, cause=cause, text=f"{what_moved(e)}; {why}", devices=tuple(devices))
 
 
 def what_moved(e: Evidence) -> str:
