@@ -106,9 +106,13 @@ def scenarios(
     """
     if not rows:
         raise TypeError("scenarios() needs at least one row: Rows(...), a Scenario, a Script, or a key")
-    rows = tuple(_checked_row(row, layout) for row in rows)
+    try:
+        checked = tuple(_checked_row(row, layout) for row in rows)
+    except (BadInput, TypeError) as error:
+        __tracebackhide__ = True  # pytest then shows the line of the suite, and none of ours
+        raise type(error)(str(error)) from None
     machines = (on,) if isinstance(on, str) else on
-    return pytest.mark.charllm.with_args(*rows, on=machines, speed=speed, where=where, given=given, options=options)
+    return pytest.mark.charllm.with_args(*checked, on=machines, speed=speed, where=where, given=given, options=options)
 
 
 def parametrize(

@@ -57,13 +57,16 @@ def test_layout_is_the_ranks_it_gets(inner):
         ("@scenarios(Script('a/t.py'), Script('b/t.py'))", "two different scripts have the key script-t: give one of"),
         ("@scenarios(Script('t.py'), recompute='full')", "engine: the options of a script are among its own arguments"),
         ("@scenarios(Script('t.py', log='megatron'))", "log reader 'megatron' is not known; did you mean megatron-lm?"),
+        ("@scenarios(Script('t.py'), layout='foo')", "BadInput: layout 'foo'"),
         ("@scenarios('script-t.dp2')", "a script's arguments are not in its key; give the Script itself"),
     ],
 )
 def test_mistakes_are_told_at_collection(inner, body, told):
     """Each of these would otherwise launch something else than its reader believes."""
     inner.suite(f"{HEAD}{body}\ndef test_it(measured): measured.check()\n")
-    assert told in inner.run("-rs").stdout.str()
+    shown = inner.run("-rs").stdout.str()
+    assert told in shown
+    assert "plugin/parametrize.py" not in shown, "frames of ours hide the line of the suite"
 
 
 def test_a_test_of_its_own_is_told_before_it_launches(inner):
