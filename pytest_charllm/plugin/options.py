@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 TIERS = ("smoke", "nightly", "weekly")
 MISSING = ("fail", "record", "skip")
+LATEST = "latest"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +113,8 @@ def add_options(parser: pytest.Parser) -> None:
     )  # fmt: skip
     group.addoption(
         "--charllm-replay", metavar="DIR",
-        help="Judge the launches of an earlier run (its directory, or a folder laid out like its launches/).",
+        help="Judge the launches of an earlier run (its directory, a folder laid out like its launches/, or "
+        "latest).",
     )  # fmt: skip
     group.addoption(
         "--charllm-rules", metavar="FILE",
@@ -128,6 +130,7 @@ def read_options(config: pytest.Config) -> Options:
     """Raises `pytest.UsageError` with one line naming the option."""
     get = config.getoption
     here, project = config.invocation_params.dir, _project(config)
+    root = _folder("--charllm-dir", get("charllm_dir"), here) or project / ".charllm"
     replay = _folder("--charllm-replay", get("charllm_replay"), here)
     if replay is not None and get("charllm_inject"):
         raise pytest.UsageError("--charllm-inject: nothing can be injected into recorded launches (--charllm-replay)")
@@ -145,9 +148,9 @@ def read_options(config: pytest.Config) -> Options:
         faults=_faults(get("charllm_inject")),
         seed=_at_least("--charllm-seed", get("charllm_seed"), 0) or 0,
         project=project,
-        root=_folder("--charllm-dir", get("charllm_dir"), here) or project / ".charllm",
+        root=root,
         shipped=_folder("--charllm-baselines", get("charllm_baselines"), here) or project / "baselines",
-        replay=_launches(replay) if replay is not None else None,
+        replay=_launches(replay, root) if replay is not None else None,
         rules=rules,
         known=_file("--charllm-known", get("charllm_known"), here),
         plan=get("charllm_plan"),
@@ -264,9 +267,26 @@ def _one_of(option: str, text: str | None, choices: tuple[str, ...]) -> str | No
     return text
 
 
-def _launches(path: Path) -> Path:
-    """The folder of recorded launches: the path itself, or that of the run it is."""
+def _launches(path: Path, root: Path) -> Path:
+    """The folder of recorded launches: the path itself, or that of the run it is; ``latest`` is the last under `root`.
+
+    Asked for before this session starts a run of its own, which would be the latest then.
+    """
+    if path.name == LATEST and not path.exists():
+        path = _latest_run(root)
     if not path.is_dir():
         raise pytest.UsageError(f"--charllm-replay: {path} is not a directory")
     inside = path / "launches"
-    return inside if inside.is_dir() else path
+    launches = inside if inside.is_dir() else path
+    if next(launches.glob("*/*/launch.json"), None) is None:
+        raise pytest.UsageError(f"--charllm-replay: {path} holds no recorded launch; name a run's directory, or latest")
+    return launches
+
+
+def _latest_run(root: Path) -> Path:
+    from pytest_charllm.store.run import RunDirectory
+
+    try:
+        return RunDirectory.open(root, LATEST).path
+    except BadInput as error:
+        raise pytest.UsageError(f"--charllm-replay: {error}") from None

@@ -259,6 +259,8 @@ def test_scenarios_without_measured(inner):
         (["--charllm-tier=daily"], "ERROR: --charllm-tier: 'daily' is none of smoke, nightly, weekly"),
         (["--charllm-missing=ignore"], "ERROR: --charllm-missing: 'ignore' is none of fail, record, skip"),
         (["--charllm-replay=nowhere"], "ERROR: --charllm-replay: *nowhere is not a directory"),
+        (["--charllm-replay=."], "ERROR: --charllm-replay: * holds no recorded launch; name a run's directory, *"),
+        (["--charllm-replay=latest"], "ERROR: --charllm-replay: no runs in *"),
         (["--charllm-inject=crash", "--charllm-replay=."], "ERROR: --charllm-inject: nothing can be injected *"),
         (["--charllm-rules=r.toml"], "ERROR: --charllm-rules: *r.toml is no file"),
         (["--charllm-rules=test_suite.py"], "ERROR: --charllm-rules: only recorded launches are judged *"),

@@ -130,3 +130,6 @@ def test_replay_of_an_earlier_run(site):
     assert again.info.replayed
     assert again.judgement("llama3-1b.mb1") == earlier.judgement("llama3-1b.mb1")
     assert len(again.measurements("llama3-1b.mb1")) == 1
+    # By the word that the command line tool takes, and into the same folder: never the run that it starts itself.
+    result = inner.run("--charllm-launches=1", "--charllm-replay=latest")
+    result.stdout.fnmatch_lines([f"charllm: *; replayed from .charllm/runs/{earlier.id}/launches", "NO_BASELINE *"])
