@@ -168,7 +168,7 @@ class Campaign:
         if self.settings.tier.diagnostic:
             for evidence in group:
                 if isinstance(evidence.scenario.work, Training):  # of a script there is nothing to compute from
-                    evidence.diagnostic = self._runner(evidence, Pass.DIAGNOSTIC, of=1)
+                    evidence.aside = self._runner(evidence, Pass.DIAGNOSTIC, of=1)
         for evidence in group:
             evidence.rounds.append([])
         for turn in range(max(wanted.values())):
@@ -213,12 +213,12 @@ class Campaign:
         traced = False
         while True:
             outcome = self._policy.decide(
-                evidence.scenario, baseline, comparable, evidence.rounds, evidence.diagnostic,
+                evidence.scenario, baseline, comparable, evidence.rounds, evidence.aside,
                 speed=evidence.planned.speed, first_launches=self._asked_launches(evidence.planned),
             )  # fmt: skip
             if isinstance(outcome, Judgement):
                 if not traced and self._wants_trace(evidence, outcome):
-                    evidence.diagnostic, traced = self._runner.trace(evidence), True
+                    evidence.aside, traced = self._runner.trace(evidence), True
                     continue
                 if outcome.verdict is Verdict.REGRESSION:
                     self._runner.write_repro(evidence, _witness(evidence))
@@ -263,7 +263,7 @@ class Campaign:
 def _witness(evidence: Evidence) -> Launch:
     """The launch that shows a regression: the one beside the timed ones where it breaks a strict check, else the last
     timed."""
-    aside = evidence.diagnostic
+    aside = evidence.aside
     if aside is not None and any(not check.ok for check in aside.checks):
         return next(launch for launch in evidence.launches if launch.id == aside.launch_id)
     return next(launch for launch in reversed(evidence.launches) if launch.pass_ is Pass.TIMED)

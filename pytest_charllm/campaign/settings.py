@@ -71,7 +71,7 @@ class Evidence:
     planned: Planned
     launches: list[Launch] = field(default_factory=list)
     rounds: list[list[Measurement]] = field(default_factory=list)
-    diagnostic: Measurement | None = None
+    aside: Measurement | None = None
     """What is not timed: the strict checks on a CPU, the parts of a traced step on a GPU."""
     failed: Launch | None = None
     """The first launch that crashed, hung or ran out of memory."""

@@ -53,24 +53,20 @@ class Grounds:
     scenario_key: str
     baseline: Baseline | None
     launches: tuple[Measurement, ...]
-    diagnostic: Measurement | None
+    aside: Measurement | None
+    """Of the launch beside the timed ones: the diagnostic pass on a CPU, the traced one on a GPU."""
 
     @property
     def measured(self) -> tuple[Measurement, ...]:
         """Every launch, timed or not."""
-        return (*self.launches, *((self.diagnostic,) if self.diagnostic is not None else ()))
+        return (*self.launches, *((self.aside,) if self.aside is not None else ()))
 
     @property
     def checks(self) -> tuple[Check, ...]:
-        """Those of the diagnostic pass, and of launches that check themselves: each once, failed if it ever did."""
+        """Those of the launch aside, and of launches that check themselves: each once, failed if it ever did."""
         made = {check.name: check for launch in self.launches for check in launch.checks if check.ok}
         made |= {check.name: check for launch in self.launches for check in launch.checks if not check.ok}
-        return (*(self.diagnostic.checks if self.diagnostic is not None else ()), *made.values())
-
-    @property
-    def _aside(self) -> tuple[Finding, ...]:
-        """What the launch beside the timed ones says."""
-        return self.diagnostic.findings if self.diagnostic is not None else ()
+        return (*(self.aside.checks if self.aside is not None else ()), *made.values())
 
     @property
     def failed(self) -> tuple[Check, ...]:
@@ -85,7 +81,7 @@ class Grounds:
     ) -> Judgement:
         before = self.baseline.reference.stack if self.baseline is not None else None
         diff = before.diff(self.measured[0].stack) if before is not None and self.measured else ()
-        why = diagnose(verdict, metrics, self.launches, self.diagnostic, self.baseline, diff)
+        why = diagnose(verdict, metrics, self.launches, self.aside, self.baseline, diff)
         if why and why[0].rule == "workload":
             because = f"{why[0].cause}; {because}"
         return Judgement(
@@ -94,7 +90,7 @@ class Grounds:
             because=because,
             metrics=tuple(metrics),
             checks=self.checks,
-            findings=(*findings, *merged_findings(self.launches), *self._aside),
+            findings=(*findings, *merged_findings(self.launches), *(self.aside.findings if self.aside else ())),
             stack_diff=diff,
             diagnosis=why,
             launches=len(self.launches),
@@ -114,9 +110,9 @@ def split(
     return first, ()
 
 
-def invalid(launches: Sequence[Measurement], diagnostic: Measurement | None) -> str | None:
+def invalid(launches: Sequence[Measurement], aside: Measurement | None) -> str | None:
     """Why nothing here may be judged, or None."""
-    for measurement in (*launches, *((diagnostic,) if diagnostic is not None else ())):
+    for measurement in (*launches, *((aside,) if aside is not None else ())):
         if measurement.validity is Validity.INVALID:
             return f"{measurement.launch_id}: {measurement.reason}"
         mfu = measurement.number("mfu")

@@ -75,7 +75,7 @@ class Policy:
         baseline: Baseline | None,
         comparable: Comparable,
         rounds: Sequence[Sequence[Measurement]],
-        diagnostic: Measurement | None,
+        aside: Measurement | None,
         *,
         speed: bool = True,
         first_launches: int | None = None,
@@ -91,8 +91,8 @@ class Policy:
         budget = self._wanted(baseline, against, speed) if first_launches is None else first_launches
         look = self._first_look(against, budget) if first_launches is None else budget
         first, again = split(rounds, look)
-        grounds = Grounds(scenario.key, baseline, (*first, *again), diagnostic)
-        if (reason := invalid(grounds.launches, diagnostic)) is not None:
+        grounds = Grounds(scenario.key, baseline, (*first, *again), aside)
+        if (reason := invalid(grounds.launches, aside)) is not None:
             return grounds.judgement(Verdict.INVALID, reason)
         strict_only = self.is_cpu and asked.checks and (not speed or not against.runs or not asked.rules)
         if len(first) < look and not (strict_only and grounds.failed):

@@ -133,7 +133,7 @@ def test_the_run_directory_has_it_all(lab, make):
     campaign.close()
     run = RunDirectory.open(campaign.settings.root, "latest")
     assert run.measurements(TINY) == evidence.measurements
-    assert run.measurements(TINY, Pass.DIAGNOSTIC) == [evidence.diagnostic]
+    assert run.measurements(TINY, Pass.DIAGNOSTIC) == [evidence.aside]
     assert run.launches(TINY) == evidence.launches
     assert run.judgement(TINY) == judgement
     assert run.comparable(TINY).cpu_model == "some CPU"

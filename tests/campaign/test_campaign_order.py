@@ -147,7 +147,7 @@ def test_faults_stay_out_of_the_diagnostic_pass(lab, make):
     evidence = campaign.evidence(parse_key(TINY))
     asked = {request.pass_: request.faults for request in lab.launcher.requests}
     assert asked == {Pass.DIAGNOSTIC: (), Pass.TIMED: (fault,)}
-    assert [evidence.diagnostic.injected, evidence.measurements[0].injected] == [False, True]
+    assert [evidence.aside.injected, evidence.measurements[0].injected] == [False, True]
 
 
 def test_progress_tells_launch_i_of_n(lab, make):

@@ -76,7 +76,7 @@ def test_a_trace_that_fails_changes_no_verdict(lab: Any, make: SimpleNamespace, 
     campaign = lab.open(A, tier=NIGHTLY)
     judgement, evidence = campaign.judge(parse_key(A)), campaign.evidence(parse_key(A))
     assert judgement.verdict is Verdict.NO_BASELINE
-    assert (evidence.failed, evidence.invalid, evidence.diagnostic) == (None, None, None)
+    assert (evidence.failed, evidence.invalid, evidence.aside) == (None, None, None)
     assert any(note.startswith(f"{A}: no trace: ") for note in campaign.run.info.notes)
     campaign.close()
     (accepted,) = accept(campaign.run, lab.store, accepted_by="ada")
@@ -100,11 +100,11 @@ def test_a_replay_traces_what_was_traced(lab: Any, make: SimpleNamespace, tracin
     lab.launcher = None
     again = lab.open(A, tier=NIGHTLY, replay=launches)
     assert again.judge(parse_key(A)).verdict is Verdict.NO_BASELINE
-    assert again.evidence(parse_key(A)).diagnostic is not None
+    assert again.evidence(parse_key(A)).aside is not None
     (launches / A / "traced-1" / "launch.json").unlink()
     older = lab.open(A, tier=NIGHTLY, replay=launches)
     older.judge(parse_key(A))
-    assert (older.evidence(parse_key(A)).diagnostic, older.run.info.notes) == (None, ())
+    assert (older.evidence(parse_key(A)).aside, older.run.info.notes) == (None, ())
 
 
 def test_an_improvement_that_does_less_is_red(lab: Any, make: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:

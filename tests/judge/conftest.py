@@ -139,12 +139,12 @@ def decide(
     rounds: Sequence[Sequence[Measurement]], record: Baseline | None, tier_name: str = "nightly", **options: Any
 ) -> Any:
     """On a GPU."""
-    plain = {"comparable": comparable(tier_name=tier_name), "diagnostic": None}
+    plain = {"comparable": comparable(tier_name=tier_name), "aside": None}
     return Policy(tier(tier_name, False), is_cpu=False).decide(SCENARIO, record, rounds=rounds, **(plain | options))
 
 
 def decide_cpu(rounds: Sequence[Sequence[Measurement]], record: Baseline | None, **options: Any) -> Any:
-    plain = {"comparable": comparable(is_cpu=True), "diagnostic": diagnostic()}
+    plain = {"comparable": comparable(is_cpu=True), "aside": diagnostic()}
     return Policy(tier("smoke", True), is_cpu=True).decide(CPU_SCENARIO, record, rounds=rounds, **(plain | options))
 
 

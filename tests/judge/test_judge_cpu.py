@@ -79,7 +79,7 @@ def test_breach_of_gate_b_on_a_machine_that_became_busy_is_not_confirmed(make: S
 
 def test_failed_check_is_red_at_once(make: SimpleNamespace) -> None:
     """Checks are exact: more launches would say the same."""
-    judgement = make.decide_cpu([[make.cpu()]], None, diagnostic=make.diagnostic(["loss parity"]))
+    judgement = make.decide_cpu([[make.cpu()]], None, aside=make.diagnostic(["loss parity"]))
     assert judgement.verdict is RED
     assert judgement.because == "loss parity: expected 1, observed 2"
     assert not judgement.confirmed
@@ -89,8 +89,8 @@ def test_failed_check_does_not_silence_gate_a(make: SimpleNamespace) -> None:
     """A workload that changed may be slower all the same: both lines are told."""
     record = make.baseline([make.cpu()] * 5, is_cpu=True)
     slow, wrong = make.cpu({"cost_cpu": 10.4}), make.diagnostic(["FLOPs"])
-    assert isinstance(make.decide_cpu([[slow]], record, diagnostic=wrong), NeedMore)
-    judgement = make.decide_cpu([[slow], [slow, slow]], record, diagnostic=wrong)
+    assert isinstance(make.decide_cpu([[slow]], record, aside=wrong), NeedMore)
+    judgement = make.decide_cpu([[slow], [slow, slow]], record, aside=wrong)
     assert judgement.because.startswith("FLOPs: expected 1, observed 2; Gate A +30.0 %")
 
 
@@ -100,14 +100,14 @@ def test_strict_scenario_needs_no_timed_launch(make: SimpleNamespace, rounds: li
     judgement = make.decide_cpu(rounds, None, speed=False)
     assert judgement.verdict is PASS
     assert judgement.because == "2 strict checks hold; speed not judged: only its strict checks are"
-    assert make.decide_cpu(rounds, None, speed=False, diagnostic=None).verdict is Verdict.INCONCLUSIVE
+    assert make.decide_cpu(rounds, None, speed=False, aside=None).verdict is Verdict.INCONCLUSIVE
 
 
 def test_without_checks_nothing_passes(make: SimpleNamespace) -> None:
     """A diagnostic pass that proved nothing must not read like one that proved all."""
     record = make.baseline([make.cpu()] * 5, is_cpu=True)
-    assert make.decide_cpu([[make.cpu()]], record, diagnostic=None).verdict is Verdict.INCONCLUSIVE
-    assert make.decide_cpu([[make.cpu()] * 5], None, diagnostic=None).verdict is Verdict.INCONCLUSIVE
+    assert make.decide_cpu([[make.cpu()]], record, aside=None).verdict is Verdict.INCONCLUSIVE
+    assert make.decide_cpu([[make.cpu()] * 5], None, aside=None).verdict is Verdict.INCONCLUSIVE
 
 
 def test_gate_a_without_evidence_withholds_pass(make: SimpleNamespace) -> None:

@@ -158,7 +158,7 @@ def test_what_a_trace_says_of_a_gpu_that_waited(
     """Lost overlap and a slow host look alike to every sensor: the clock is there, the watts are not."""
     launch, record = here(make, SLOWER | {"mean_power": 650.0}), on_record(make)
     known = replace(record, stacks=(replace(record.reference, traced=TRACED),))
-    judgement = make.decide([[launch] * 3, [launch] * 3], known, diagnostic=traced(make, **changes))
+    judgement = make.decide([[launch] * 3, [launch] * 3], known, aside=traced(make, **changes))
     assert [said.rule for said in judgement.diagnosis] == rules
     assert all(NOT_TIMED not in said.text for said in judgement.diagnosis)
 
@@ -175,7 +175,7 @@ def test_a_late_rank_is_named_by_its_trace(make: SimpleNamespace) -> None:
     known = replace(record, stacks=(replace(record.reference, traced=TRACED),))
     means = {metric: sum(values) / 2 for metric, values in WAITS.items()}
     aside = replace(traced(make, **means), per_rank=WAITS)
-    judgement = make.decide([[launch] * 3, [launch] * 3], known, diagnostic=aside)
+    judgement = make.decide([[launch] * 3, [launch] * 3], known, aside=aside)
     (said,) = judgement.diagnosis
     assert (said.rule, said.devices) == ("slow-rank", (HERE,))
     assert said.text == (
@@ -191,7 +191,7 @@ def test_lost_overlap_is_told_beside_a_late_rank(make: SimpleNamespace) -> None:
     known = replace(record, stacks=(replace(record.reference, traced=TRACED),))
     both = WAITS | {"exposed_communication": (0.018, 0.026)}
     aside = replace(traced(make, exposed_communication=0.022), per_rank=both)
-    judgement = make.decide([[launch] * 3, [launch] * 3], known, diagnostic=aside)
+    judgement = make.decide([[launch] * 3, [launch] * 3], known, aside=aside)
     assert [said.rule for said in judgement.diagnosis] == ["slow-rank", "exposed"]
     assert "exposed communication +8.0 ms a step (10.0 ms on record)" in judgement.diagnosis[1].text
 
@@ -201,7 +201,7 @@ def test_a_trace_says_which_rank_is_slow_before_anything_is_on_record(make: Simp
     launch = here(make, device_uuids=TWO, start_temp_c={})
     said_aside = Finding(kind="slow-rank", text="rank 0 on GPU-a: compute time")
     aside = replace(traced(make), per_rank=WAITS, findings=(said_aside,))
-    judgement = make.decide([[launch] * 3], None, diagnostic=aside)
+    judgement = make.decide([[launch] * 3], None, aside=aside)
     assert judgement.verdict is Verdict.NO_BASELINE
     assert [said.cause for said in judgement.diagnosis] == ["one slow rank, GPU-7cd6... slot 0"]
     assert said_aside in judgement.findings
@@ -210,7 +210,7 @@ def test_a_trace_says_which_rank_is_slow_before_anything_is_on_record(make: Simp
 def test_a_trace_without_one_on_record_says_nothing(make: SimpleNamespace) -> None:
     """Every step has some gaps: without a before they explain no loss."""
     launch = here(make, SLOWER | {"mean_power": 650.0})
-    judgement = make.decide([[launch] * 3, [launch] * 3], on_record(make), diagnostic=traced(make, host_gap=0.1))
+    judgement = make.decide([[launch] * 3, [launch] * 3], on_record(make), aside=traced(make, host_gap=0.1))
     assert [said.rule for said in judgement.diagnosis] == ["waiting"]
     assert NOT_TIMED in judgement.diagnosis[0].text
 
@@ -225,7 +225,7 @@ def test_a_trace_of_older_software_holds_until_the_level_moves(
     launch, record = here(make, SLOWER | {"mean_power": 650.0}), on_record(make)
     older = replace(record.reference, run_id="older", stack=Stack(torch="2.11.0", driver="570"), traced=TRACED)
     known = replace(record, stacks=(older, replace(record.reference, new_level=new_level)))
-    judgement = make.decide([[launch] * 3, [launch] * 3], known, diagnostic=traced(make, host_gap=0.016))
+    judgement = make.decide([[launch] * 3, [launch] * 3], known, aside=traced(make, host_gap=0.016))
     assert [said.rule for said in judgement.diagnosis] == [rule]
 
 
@@ -234,7 +234,7 @@ def test_a_gap_that_the_loss_does_not_need_is_no_cause(make: SimpleNamespace) ->
     launch, record = here(make, SLOWER | {"sm_clock": 1600.0}), on_record(make)
     known = replace(record, stacks=(replace(record.reference, traced=TRACED),))
     aside = traced(make, compute_time=0.117, host_gap=0.009)
-    judgement = make.decide([[launch] * 3, [launch] * 3], known, diagnostic=aside)
+    judgement = make.decide([[launch] * 3, [launch] * 3], known, aside=aside)
     assert [said.rule for said in judgement.diagnosis] == ["power-cap"]
 
 

@@ -143,9 +143,9 @@ def confirmation_dropped(patch: pytest.MonkeyPatch) -> None:
     def unconfirmed(first, again, required, rounds):
         return verdict(first, first if first.call is Call.WORSE else again, required, rounds)
 
-    def at_once(self, scenario, baseline, comparable, rounds, diagnostic, **options):
+    def at_once(self, scenario, baseline, comparable, rounds, aside, **options):
         alone = Policy(replace(self.tier, confirm_launches=0), self.is_cpu, self.checks, self.siblings)
-        return decide(alone, scenario, baseline, comparable, rounds, diagnostic, **options)
+        return decide(alone, scenario, baseline, comparable, rounds, aside, **options)
 
     patch.setattr(policy, "metric_verdict", unconfirmed)
     patch.setattr(Policy, "decide", at_once)

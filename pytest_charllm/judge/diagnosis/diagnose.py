@@ -13,7 +13,7 @@ def diagnose(
     verdict: Verdict,
     rows: Sequence[MetricVerdict],
     launches: Sequence[Measurement],
-    diagnostic: Measurement | None,
+    aside: Measurement | None,
     baseline: Baseline | None,
     stack_diff: tuple[tuple[str, str | None, str | None], ...],
 ) -> tuple[Diagnosis, ...]:
@@ -25,7 +25,7 @@ def diagnose(
     if not launches:
         return ()
     held_against = baseline if any(row.reference is not None for row in rows) else None
-    e = Evidence.of(rows, launches, diagnostic, held_against, stack_diff)
+    e = Evidence.of(rows, launches, aside, held_against, stack_diff)
     if verdict is not Verdict.REGRESSION:
         return _said(OF_CARDS, e)
     if not any(row.verdict is Verdict.REGRESSION for row in rows):

@@ -80,7 +80,7 @@ class Evidence:
         cls,
         rows: Sequence[MetricVerdict],
         launches: Sequence[Measurement],
-        diagnostic: Measurement | None,
+        aside: Measurement | None,
         baseline: Baseline | None,
         stack_diff: tuple[tuple[str, str | None, str | None], ...],
     ) -> Evidence:
@@ -88,9 +88,9 @@ class Evidence:
         samples = [sample for run in recorded for sample in run.samples]
         here = {cards_of(launch) for launch in launches}
         before = {part: text for run in recorded for part, text in run.workload.items()}
-        aside = [diagnostic] if diagnostic is not None else []
-        traced = {metric: numbers[0] for metric in TRACED_METRICS if (numbers := numbers_of(aside, metric))}
-        measured = [*launches, *aside]
+        untimed = [aside] if aside is not None else []
+        traced = {metric: numbers[0] for metric in TRACED_METRICS if (numbers := numbers_of(untimed, metric))}
+        measured = [*launches, *untimed]
         now = {part: text for launch in measured for part, text in launch.workload.items()}
         return cls(
             rows={row.metric: row for row in rows},
@@ -100,7 +100,7 @@ class Evidence:
             stack_diff=stack_diff,
             traced=_parts([traced]),
             traced_before=_parts([run.traced for run in _of_this_level(baseline)]),
-            traced_ranks=diagnostic.per_rank if diagnostic is not None else {},
+            traced_ranks=aside.per_rank if aside is not None else {},
         )
 
     @property
