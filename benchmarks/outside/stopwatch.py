@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 
 import psutil
 
@@ -69,12 +70,10 @@ def meter_energy(uuid, notes, synced):
 def meter_sampler(notes):
     while True:
         for process in psutil.Process(os.getppid()).children():
-            try:
+            with suppress(psutil.Error):  # it may end meanwhile
                 if SAMPLER in process.cmdline():
                     at_s, times = now_s(), process.cpu_times()
                     notes.add("sampler", at_s, pid=process.pid, cpu_s=times.user + times.system)
-            except psutil.Error:
-                pass  # it ended meanwhile
         time.sleep(CPU_S)
 
 

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from msgspec import structs
@@ -34,6 +35,18 @@ class WarmUp:
     step_s: tuple[float, ...]
 
 
+class Warmed(NamedTuple):
+    """A model that trains steadily. `report` is of its build, `step_s` what a step takes now, `began_s` when warm-up
+    began."""
+
+    step: TrainingStep
+    report: RankReport
+    faults: Faults
+    warm: WarmUp
+    step_s: float
+    began_s: float
+
+
 @dataclass(frozen=True)
 class Window:
     """What was measured. `extra` is the injected part of each step."""
@@ -50,15 +63,8 @@ def run(setup: Setup, progress: Progress) -> RankReport:
     """Raises `NonFinite` where a loss of the window is NaN or infinite, on the rank that has it."""
     request, world = setup.request, setup.world
     cold = compile_cache_cold(request.scenario)
-    progress("build")
-    # On a GPU its own generator: billions of weights would keep a CPU busy for longer than the window lasts.
-    step, report = setup.build(generator_device=world.device)
-    faults = Faults(request.faults, world)
-    faults.attach(getattr(step, "model", None))
-    began_s = time.perf_counter()
-    warm = warm_up(step, world, request.window, progress, compiles=request.scenario.options.compile)
-    faults.size(partial(step, len(warm.step_s)))
-    step_s = steady_step_s(request.window, warm.step_s)
+    # Unpacked at once: the model must be gone before the GPU is calibrated.
+    step, report, faults, warm, step_s, began_s = warmed(setup, progress)
     steps = window_steps(request.window, step_s)
     faults.check(steps)
     interleaved = None
@@ -96,6 +102,20 @@ def run(setup: Setup, progress: Progress) -> RankReport:
         compile_cache_cold=cold,
         faults=faults.applied(window.steps, window.extra),
     )
+
+
+def warmed(setup: Setup, progress: Progress) -> Warmed:
+    """Build the model, train it until it is steady, and size the faults by what its steps take then."""
+    request, world = setup.request, setup.world
+    progress("build")
+    # On a GPU its own generator: billions of weights would keep a CPU busy for longer than the window lasts.
+    step, report = setup.build(generator_device=world.device)
+    faults = Faults(request.faults, world)
+    faults.attach(getattr(step, "model", None))
+    began_s = time.perf_counter()
+    warm = warm_up(step, world, request.window, progress, compiles=request.scenario.options.compile)
+    faults.size(partial(step, len(warm.step_s)))
+    return Warmed(step, report, faults, warm, steady_step_s(request.window, warm.step_s), began_s)
 
 
 def warm_up(step: TrainingStep, world: World, rule: WindowRule, progress: Progress, *, compiles: bool) -> WarmUp:

@@ -4,7 +4,6 @@ the work is what the scenario says; contributes no step time."""
 from __future__ import annotations
 
 import time
-from functools import partial
 
 import torch
 from msgspec import structs
@@ -13,15 +12,13 @@ from torch.profiler import ProfilerActivity, profile
 
 from pytest_charllm.engines.native.clock import no_garbage_collection
 from pytest_charllm.engines.native.counting import count_step
-from pytest_charllm.engines.native.faults import Faults
 from pytest_charllm.engines.native.setup import Setup
-from pytest_charllm.engines.native.timed import warm_up
+from pytest_charllm.engines.native.timed import warmed
 from pytest_charllm.engines.progress import Progress
 from pytest_charllm.engines.training import TrainingStep
 from pytest_charllm.errors import BadInput
 from pytest_charllm.records import Collective, RankReport
 from pytest_charllm.records.breakdown import Kernel, breakdowns
-from pytest_charllm.records.warmup import steady_step_s
 from pytest_charllm.scenario.memory import need
 from pytest_charllm.scenario.spec import DEFAULT_ENGINE
 
@@ -42,14 +39,7 @@ def run(setup: Setup, progress: Progress) -> RankReport:
     request, world = setup.request, setup.world
     if world.device.type != "cuda":
         raise BadInput(f"scenario {request.scenario.key} cannot be traced on {world.device}: only on a GPU")
-    progress("build")
-    step, report = setup.build(generator_device=world.device)
-    faults = Faults(request.faults, world)
-    faults.attach(getattr(step, "model", None))
-    began_s = time.perf_counter()
-    warm = warm_up(step, world, request.window, progress, compiles=request.scenario.options.compile)
-    faults.size(partial(step, len(warm.step_s)))
-    step_s = steady_step_s(request.window, warm.step_s)
+    step, report, faults, warm, step_s, began_s = warmed(setup, progress)
     progress("trace", expected_s=_START_AND_STOP_S + (LEAD + STEPS) * step_s)
     warmed_s = time.perf_counter()
     mark = torch.zeros(1, device=world.device)
