@@ -50,7 +50,7 @@ def test_llama3_8b(measured):
 
 @pytest.mark.smoke
 @scenarios(
-    Rows("llama3-1b", {"*:1x1": "dp1", "*:1x2": "dp2 dp2+fsdp", "*:1x4": "dp4 dp4+fsdp", "*:1x8": "dp8 dp8+fsdp"})
+    Rows("llama3-1b", {"*:1x1": "dp1", "*:1x2": "dp2 dp2+fsdp tp2", "*:1x4": "dp4 dp4+fsdp", "*:1x8": "dp8 dp8+fsdp"})
 )
 def test_llama3_1b(measured):
     measured.check()

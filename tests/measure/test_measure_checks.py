@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pytest_charllm.measure.checks import checks
+from pytest_charllm.measure.checks import checks, counts
 from pytest_charllm.measure.measurement import measure
 from pytest_charllm.records import Collective, Launch, Pass, Reference, Validity
 from pytest_charllm.scenario import Layout, Options, Precision, Scenario, Sharding, Training
@@ -71,6 +71,26 @@ def test_a_traced_step_is_counted(make: SimpleNamespace) -> None:
     assert traced() == whole
     assert traced(collectives=()) == whole | {"collective count": False, "collective bytes": False}
     assert traced(flops_per_step=None, collectives=()) == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "pass_", "reductions", "green"),
+    [
+        ("llama3-1b.dp2.mb1", Pass.TRACED, 50, True),  # as on two H200s; 66 are predicted of uncompiled blocks
+        ("llama3-1b.dp2.mb1", Pass.TRACED, 147, False),
+        ("llama3-1b.dp2.mb1", Pass.DIAGNOSTIC, 50, False),
+        ("llama3-1b.dp2.mb1.eager", Pass.TRACED, 50, False),
+    ],
+)
+def test_buckets_of_compiled_blocks_are_the_compilers(
+    make: SimpleNamespace, key: str, pass_: Pass, reductions: int, green: bool
+) -> None:
+    """A night's trace called a healthy step wrong; a reduction a parameter (DeepSpeed#7415) must still be."""
+    launch = diagnostic(make, parse_key(key))
+    seen = tuple(replace(row, count=reductions) if row.axis == "dp" else row for row in launch.ranks[0].collectives)
+    ranks = tuple(replace(rank, collectives=seen) for rank in launch.ranks)
+    found = {check.name: check.ok for check in counts(replace(launch, pass_=pass_, ranks=ranks))}
+    assert (found["collective count"], found["collective bytes"]) == (green, True)
 
 
 def test_an_engines_own_timers_are_told_and_not_judged(make: SimpleNamespace) -> None:

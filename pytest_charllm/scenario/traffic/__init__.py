@@ -50,6 +50,12 @@ def collectives(scenario: Scenario, rank: int = 0, bucket_cap_bytes: int = 25 * 
     return _summed(calls)
 
 
+def compiled_reductions(scenario: Scenario, rank: int = 0, bucket_cap_bytes: int = 25 * MIB) -> range | None:
+    """How many all-reduces on dp a step of compiled blocks may make, None where there are as many as predicted."""
+    held = held_stages(scenario.layout, shape_of(scenario).layers, rank)
+    return None if scenario.engine == "deepspeed" else data.compiled_reductions(scenario, held, bucket_cap_bytes)
+
+
 def _summed(calls: list[Call]) -> tuple[Predicted, ...]:
     sizes: dict[tuple[str, str], list[int]] = defaultdict(list)
     for op, axis, size in calls:

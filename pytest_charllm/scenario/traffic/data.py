@@ -45,20 +45,51 @@ def expert_copies(layout: Layout) -> int:
 def _ddp(scenario: Scenario, held: Held, bucket_cap_bytes: int) -> list[Call]:
     """DDP's gradient buckets, once it has rebuilt them after its first step.
 
-    Gradients become ready in reverse order of use. With accumulation only the last microbatch reduces. A compiled
-    block hands over its gradients in another order, which may shift where a bucket ends, but never their bytes.
-    Without overlap, and around stages of a pipeline, there is no DDP: the same gradients are reduced after the last
-    backward pass. So are, over the ranks with the same ones, those of experts that are split over ep.
+    Gradients become ready in reverse order of use; of compiled blocks in another one, see `compiled_reductions`. With
+    accumulation only the last microbatch reduces. Without overlap, and around stages of a pipeline, there is no DDP:
+    the same gradients are reduced after the last backward pass. So are, over the ranks with the same ones, those of
+    experts that are split over ep.
     """
+    apart, sizes = _reduced(scenario, held)
+    if _has_ddp(scenario):
+        return [*apart, *_all_reduces(in_buckets(sizes[::-1], bucket_cap_bytes, _FIRST_BUCKET_BYTES))]
+    return [*apart, *_all_reduces(in_buckets(sizes, OWN_BUCKET_BYTES))]
+
+
+def compiled_reductions(scenario: Scenario, held: Held, bucket_cap_bytes: int) -> range | None:
+    """How many all-reduces of a step DDP may make where blocks are compiled, None where it has no part.
+
+    A compiled block hands over all of its gradients at once, in an order that is the compiler's, so where a bucket
+    ends is too, but never their bytes. A gradient as large as a bucket ends the one that it is in; of the others each
+    bucket but the last holds as much as a bucket must.
+    """
+    if not (_has_ddp(scenario) and scenario.options.compile):
+        return None
+    apart, sizes = _reduced(scenario, held)
+    filled = [FP32 * prod(size) for size in sizes]
+    large = sum(size >= bucket_cap_bytes for size in filled)
+    small = sum(size for size in filled if size < bucket_cap_bytes)
+    fewest = max(large, ceil(sum(filled) / (bucket_cap_bytes + max(filled, default=0))))
+    first_and_last = 2
+    return range(len(apart) + fewest, len(apart) + large + small // bucket_cap_bytes + first_and_last + 1)
+
+
+def _has_ddp(scenario: Scenario) -> bool:
+    layout, options = scenario.layout, scenario.options
+    sharded = layout.sharding.is_fsdp or options.distributed_optimizer
+    return layout.batch_ranks > 1 and not sharded and options.overlap and layout.pp == 1
+
+
+def _reduced(scenario: Scenario, held: Held) -> tuple[list[Call], list[tuple[int, ...]]]:
+    """The reductions of experts that are split over ep, and the sizes of all other gradients in order of use."""
     layout, shape = scenario.layout, shape_of(scenario)
     rows = trained(shape, local_parameters(shape, layout, held))
-    apart = [size for name, size in rows if layout.ep > 1 and placement(shape, name).expert]
-    sizes = [size for name, size in rows if layout.ep == 1 or not placement(shape, name).expert]
-    buckets = in_buckets(apart, OWN_BUCKET_BYTES) if expert_copies(layout) > 1 else []
-    if not scenario.options.overlap or layout.pp > 1:
-        buckets += in_buckets(sizes, OWN_BUCKET_BYTES)
-    else:
-        buckets += in_buckets(sizes[::-1], bucket_cap_bytes, _FIRST_BUCKET_BYTES)
+    experts = [size for name, size in rows if layout.ep > 1 and placement(shape, name).expert]
+    others = [size for name, size in rows if layout.ep == 1 or not placement(shape, name).expert]
+    return _all_reduces(in_buckets(experts, OWN_BUCKET_BYTES) if expert_copies(layout) > 1 else []), others
+
+
+def _all_reduces(buckets: list[int]) -> list[Call]:
     return [Call("all-reduce", "dp", size) for size in buckets]
 
 
