@@ -5,7 +5,7 @@ The newest accepted stack becomes the reference; older ones stay in the file as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -14,6 +14,7 @@ from pathlib import Path
 from pytest_charllm.errors import BadInput, CharllmError
 from pytest_charllm.judge.agreement import AGREEMENT_COV, too_far_apart
 from pytest_charllm.judge.recordable import AGAIN, not_recordable
+from pytest_charllm.measure.measurement import strict_checks
 from pytest_charllm.records import (
     METRICS,
     Baseline,
@@ -118,7 +119,7 @@ def _accept_one(
     judgement, comparable = run.judgement(key), run.comparable(key)
     if judgement is None or comparable is None:
         raise _Refusal("not judged: the run was interrupted" if run.status is RunStatus.INTERRUPTED else "not judged")
-    _refuse_judgement(judgement, because)
+    _refuse_judgement(judgement, because, _holding_now(run, key))
     launches = _usable(run, key)
     gated = machine.is_cpu and not isinstance(_work(run, key), Script)
     disagreement = too_far_apart(launches, "cost_cpu", AGREEMENT_COV) if gated else ""
@@ -168,8 +169,14 @@ def _failed(run: RunDirectory, key: str) -> Iterator[str]:
             yield f"{launch.status.name}: {launch.first_cause}"
 
 
-def _refuse_judgement(judgement: Judgement, because: str) -> None:
-    broken = [check.name for check in judgement.checks if not check.ok]
+def _holding_now(run: RunDirectory, key: str) -> set[str]:
+    """Strict checks that hold by this version's predictions, whatever an older one thought that night."""
+    again = [check for launch in run.launches(key) if launch.pass_ in ASIDE for check in strict_checks(launch)]
+    return {check.name for check in again} - {check.name for check in again if not check.ok}
+
+
+def _refuse_judgement(judgement: Judgement, because: str, holding_now: Container[str]) -> None:
+    broken = [check.name for check in judgement.checks if not check.ok and check.name not in holding_now]
     if broken:
         raise _Refusal(f"strict checks failed: {', '.join(broken)}")
     if judgement.verdict in UNUSABLE:

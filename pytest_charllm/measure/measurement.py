@@ -81,7 +81,7 @@ def measure(launch: Launch, trace: Trace | None, machine: Machine) -> Measuremen
         power_limit_w=min((w.line.power_limit_w for w in windows if w.line.power_limit_w is not None), default=None),
         window_tier=launch.window.tier,
         findings=tuple(findings),
-        checks=_checks(launch) if validity is not Validity.INVALID else (),
+        checks=strict_checks(launch) if validity is not Validity.INVALID else (),
         validity=validity,
         reason=reason,
         injected=bool(launch.faults),
@@ -97,7 +97,8 @@ def _metrics(scenario: Scenario) -> tuple[str, ...]:
     return tuple(metric for metric in METRICS if metric not in CURVE_METRICS)
 
 
-def _checks(launch: Launch) -> tuple[Check, ...]:
+def strict_checks(launch: Launch) -> tuple[Check, ...]:
+    """Those of its pass and work, by the predictions of this version."""
     if isinstance(launch.scenario.work, Collective):
         return result_checks(launch)
     if launch.pass_ is Pass.TRACED:

@@ -20,6 +20,9 @@ from pytest_charllm.records import (
     Judgement,
     Launch,
     Pass,
+    Phases,
+    RankDevice,
+    RankReport,
     Stack,
     Status,
     Validity,
@@ -27,6 +30,7 @@ from pytest_charllm.records import (
     to_json,
 )
 from pytest_charllm.scenario import Scenario, Training
+from pytest_charllm.scenario.flops import hardware_flops_per_step
 from pytest_charllm.store.baselines import BaselineStore
 from pytest_charllm.store.run import RunDirectory
 
@@ -155,6 +159,46 @@ def test_a_crashed_launch_is_refused(gpu_run: Callable[..., RunDirectory], store
     )
     (run.launch_directory(KEY, Pass.TIMED, 4) / "launch.json").write_bytes(to_json(launch))
     assert refused(run, store) == "CRASHED: rank 0: SIGSEGV"
+
+
+@pytest.mark.parametrize(("parameters", "wrong"), [(1_104_218_112, ""), (7, "parameters")])
+def test_checks_are_done_again(
+    gpu_run: Callable[..., RunDirectory], store: BaselineStore, parameters: int, wrong: str
+) -> None:
+    """Three launches of an hour on eight GPUs were lost to a prediction that the next version mended."""
+    checks = tuple(
+        Check(name=name, ok=False, expected="1", observed="2") for name in ("parameters", "collective count")
+    )
+    run = gpu_run(verdict=Verdict.REGRESSION, judgement={"checks": checks})
+    scenario = Scenario(work=Training(model="llama3-1b", microbatch=1))
+    rank = RankReport(
+        nonce="n",
+        rank=0,
+        world_size=1,
+        host="node",
+        pid=100,
+        pass_=Pass.TRACED,
+        device=RankDevice(kind="cuda", name="NVIDIA H200", uuid="GPU-1"),
+        tokens_per_step=4096,
+        parameters=parameters,
+        flops_per_step=hardware_flops_per_step(scenario),
+        software=Stack(),
+        phases=Phases(),
+    )
+    launch = Launch(
+        id=f"{KEY}.traced-1",
+        scenario=scenario,
+        pass_=Pass.TRACED,
+        window=TIERS["nightly", False].window,
+        status=Status.COMPLETED,
+        ranks=(rank,),
+    )
+    (run.launch_directory(KEY, Pass.TRACED, 1) / "launch.json").write_bytes(to_json(launch))
+    result = one(accept(run, store, accepted_by="ada", because="the count was held against other buckets"))
+    if wrong:
+        assert result == Refused(KEY, f"strict checks failed: {wrong}")
+    else:
+        assert isinstance(result, Accepted)
 
 
 def test_a_regression_with_a_reason(gpu_run: Callable[..., RunDirectory], store: BaselineStore, h200: Machine) -> None:
