@@ -100,6 +100,9 @@ class TitanStep:
     def counting_collectives(self) -> Iterator[Callable[[], tuple[Collective, ...]]]:
         yield lambda: ()
 
+    def axis_of(self, group: str, op: str, size: int) -> str | None:
+        return None
+
 
 def _in_bf16(kind: type[Any]) -> type[Any]:
     """ParallelDims that shard over a single rank too."""

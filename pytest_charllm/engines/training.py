@@ -41,3 +41,7 @@ class TrainingStep(Protocol):
 
     def counting_collectives(self) -> AbstractContextManager[Callable[[], tuple[Collective, ...]]]:
         """A context that yields what tells, once it is left, which collectives this rank called in it."""
+
+    def axis_of(self, group: str, op: str, size: int) -> str | None:
+        """The axis, as in `Collective`, of a call of `size` bytes over the process group of that name; None: the engine
+        does not know the group."""

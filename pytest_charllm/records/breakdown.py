@@ -40,6 +40,27 @@ class StepBreakdown(Record, frozen=True, kw_only=True):
     idle_ns: int
 
 
+class AxisTime(Record, frozen=True, kw_only=True):
+    """Calls of one kind on one parallel axis in one traced step of one rank, and how long their kernels ran.
+
+    What the trace ties to no axis is told as well: kernels of communication by their name.
+    """
+
+    axis: str | None
+    """As in `Collective`. None: of no call that the trace shows, or of a group that the engine does not know."""
+    op: str
+    """As in `Collective`; the name of kernels of no call."""
+    calls: int
+    """Or kernels, where they are of no call."""
+    bytes: int | None
+    """Of the full tensor of each call, summed. None: kernels of no call."""
+    busy_ns: int | None
+    """At least one of their kernels ran, waiting for other ranks included. None: of some call no kernel was seen."""
+    moving_ns: int | None
+    """Sum over calls, each by the rank on which it took least: the last one to come waits for nobody. None: not every
+    call was seen on all ranks of its group."""
+
+
 _COMMUNICATION = re.compile(r"^(void )?nccl|^Memcpy PtoP|\bc10d::")
 """Kernels of NCCL and RCCL, copies between GPUs, and torch's kernels over symmetric memory."""
 
@@ -62,11 +83,11 @@ def breakdown(kernels: Iterable[Kernel], begin_ns: int, end_ns: int) -> StepBrea
         if begin < end:
             of[is_communication(kernel.name)].append(Interval(begin, end))
     communication, compute = of[True], of[False]
-    compute_ns, exposed_ns = _covered(compute), exposed(communication, compute)
+    compute_ns, exposed_ns = covered(compute), exposed(communication, compute)
     return StepBreakdown(
         span_ns=end_ns - begin_ns,
         compute_ns=int(compute_ns),
-        communication_ns=int(_covered(communication)),
+        communication_ns=int(covered(communication)),
         exposed_ns=int(exposed_ns),
         idle_ns=end_ns - begin_ns - int(compute_ns) - int(exposed_ns),
     )
@@ -79,6 +100,16 @@ def breakdowns(kernels: Sequence[Kernel], mark: str) -> tuple[StepBreakdown, ...
     return tuple(breakdown(others, before.end_ns, after.begin_ns) for before, after in pairwise(marks))
 
 
+def covered(intervals: Iterable[Interval]) -> float:
+    """How much time lies in at least one of them. Raises `ValueError` for one that ends before it begins."""
+    total, until = 0.0, float("-inf")
+    for begin, end in sorted(intervals):
+        _ordered(begin, end)
+        total += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return total
+
+
 def exposed(communication: Iterable[Interval], computation: Iterable[Interval]) -> float:
     """Time in which the device communicates and computes nothing: what the step would be shorter by without it.
 
@@ -86,17 +117,7 @@ def exposed(communication: Iterable[Interval], computation: Iterable[Interval]) 
     that ends before it begins.
     """
     computation = list(computation)
-    return _covered([*communication, *computation]) - _covered(computation)
-
-
-def _covered(intervals: Iterable[Interval]) -> float:
-    """How much time lies in at least one of them."""
-    covered, until = 0.0, float("-inf")
-    for begin, end in sorted(intervals):
-        _ordered(begin, end)
-        covered += max(0.0, end - max(begin, until))
-        until = max(until, end)
-    return covered
+    return covered([*communication, *computation]) - covered(computation)
 
 
 def _ordered(begin: float, end: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from pytest_charllm.records.base import SCHEMA, Record
-from pytest_charllm.records.breakdown import StepBreakdown
+from pytest_charllm.records.breakdown import AxisTime, StepBreakdown
 from pytest_charllm.records.stack import Stack
 from pytest_charllm.scenario.spec import Scenario
 
@@ -252,6 +252,8 @@ class RankReport(Record, frozen=True, kw_only=True):
     native engine, of a pipeline, and in every other pass."""
     breakdown: tuple[StepBreakdown, ...] = ()
     """Of the traced steps, in order; traced pass only. Empty there: a note says why."""
+    axis_times: tuple[AxisTime, ...] = ()
+    """Of one step more under a profiler that sees the host too; traced pass of several ranks only."""
     untraced_step_s: float | None = None
     """A steady step of the same launch right before, without the profiler."""
     faults: tuple[FaultApplied, ...] = ()

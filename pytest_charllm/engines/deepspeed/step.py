@@ -18,7 +18,7 @@ from pytest_charllm.engines.deepspeed.config import config
 from pytest_charllm.engines.deepspeed.installation import join_ranks
 from pytest_charllm.engines.deepspeed.model import build, count_parameters
 from pytest_charllm.engines.deepspeed.pipeline import pipeline
-from pytest_charllm.engines.deepspeed.traffic import logging_collectives
+from pytest_charllm.engines.deepspeed.traffic import axis_of, logging_collectives
 from pytest_charllm.engines.native.data import Batches
 from pytest_charllm.engines.native.gradients import MAX_GRAD_NORM
 from pytest_charllm.engines.native.loss import cross_entropy
@@ -84,6 +84,10 @@ class Step:
     def counting_collectives(self) -> Iterator[Callable[[], tuple[Collective, ...]]]:
         with logging_collectives(self._layout) as collectives:
             yield collectives
+
+    def axis_of(self, group: str, op: str, size: int) -> str | None:
+        """See `TrainingStep`."""
+        return axis_of(op, size)
 
     def _train(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """One microbatch, and the update where it is the last one of the step."""

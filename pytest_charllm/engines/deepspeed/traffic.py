@@ -30,7 +30,7 @@ _OPS = {
     "send": "send",
     "recv": "recv",
 }
-_AXES = {"all_to_all_single": "ep", "send": "pp", "recv": "pp"}
+_AXES = {"all-to-all": "ep", "send": "pp", "recv": "pp"}
 
 Log = Mapping[str, Mapping[int, list[Any]]]
 """Operation -> bytes of a message -> [count, ...], as DeepSpeed keeps it."""
@@ -58,9 +58,15 @@ def collectives(log: Log, layout: Layout) -> tuple[Collective, ...]:
             raise HarnessError(f"DeepSpeed's log has {name}, which this version does not know how to count")
         for message, (times, *_) in messages.items():
             size = message * (layout.dp if name in _SHARDED else 1)
-            axis = "world" if size <= _SCALARS_BYTES else _AXES.get(name, "dp")
-            count[axis, _OPS[name]] += times
-            sizes[axis, _OPS[name]] += times * size
+            op = _OPS[name]
+            axis = axis_of(op, size)
+            count[axis, op] += times
+            sizes[axis, op] += times * size
     return tuple(
         Collective(op=op, axis=axis, count=count[axis, op], bytes=sizes[axis, op]) for axis, op in sorted(count)
     )
+
+
+def axis_of(op: str, size: int) -> str:
+    """By operation and bytes of the full tensor alone: DeepSpeed's groups say nothing of what they are for."""
+    return "world" if size <= _SCALARS_BYTES else _AXES.get(op, "dp")

@@ -10,6 +10,7 @@ from msgspec import structs
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from pytest_charllm.engines.native import by_axis
 from pytest_charllm.engines.native.clock import no_garbage_collection
 from pytest_charllm.engines.native.counting import count_step
 from pytest_charllm.engines.native.setup import Setup
@@ -18,7 +19,7 @@ from pytest_charllm.engines.progress import Progress
 from pytest_charllm.engines.training import TrainingStep
 from pytest_charllm.errors import BadInput
 from pytest_charllm.records import Collective, RankReport
-from pytest_charllm.records.breakdown import Kernel, breakdowns
+from pytest_charllm.records.breakdown import AxisTime, Kernel, breakdowns
 from pytest_charllm.scenario.memory import need
 from pytest_charllm.scenario.spec import DEFAULT_ENGINE
 
@@ -55,18 +56,26 @@ def run(setup: Setup, progress: Progress) -> RankReport:
             mark.frac_()
             world.synchronize()
         world.barrier()
-    flops_per_step, collectives, uncounted = _counted(step, LEAD + STEPS, setup)
     steps = breakdowns(_kernels(profiler), MARK)
+    done = LEAD + STEPS
+    axis_times: tuple[AxisTime, ...] = ()
+    untold: tuple[str, ...] = ()
+    if world.size > 1:
+        progress("trace", expected_s=_START_AND_STOP_S + by_axis.STEPS * step_s)
+        axis_times, untold = by_axis.time_by_axis(step, done, world, faults.extra_work)
+        done += by_axis.STEPS
+    flops_per_step, collectives, uncounted = _counted(step, done, setup)
     missing = f"no trace: the profiler saw {len(steps)} of {STEPS} steps; CUPTI may be out of reach in this container"
     return structs.replace(
         report,
         phases=structs.replace(report.phases, warmup_s=warmed_s - began_s),
         warmup=warm.outcome,
         breakdown=steps if len(steps) == STEPS else (),
+        axis_times=axis_times,
         untraced_step_s=step_s,
         flops_per_step=flops_per_step,
         collectives=collectives,
-        notes=(*report.notes, *(() if len(steps) == STEPS else (missing,)), *uncounted),
+        notes=(*report.notes, *(() if len(steps) == STEPS else (missing,)), *untold, *uncounted),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from pytest_charllm.engines.native.counting import CollectiveCounter
@@ -48,6 +49,13 @@ class Trained:
     def counting_collectives(self) -> Iterator[Callable[[], tuple[Collective, ...]]]:
         with balanced(self._routings.values()), CollectiveCounter(self._labels) as counter:
             yield counter.collectives
+
+    def axis_of(self, group: str, op: str, size: int) -> str | None:
+        """See `TrainingStep`. An axis has a group of its own, also where it is all of the world."""
+        if group in self._labels:
+            return self._labels[group]
+        world = dist.group.WORLD
+        return "world" if world is not None and group == world.group_name else None
 
 
 def microbatch_weight(accumulation: int) -> float:
