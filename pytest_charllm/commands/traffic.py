@@ -7,8 +7,9 @@ import statistics
 
 from pytest_charllm.commands import OK
 from pytest_charllm.errors import BadInput
+from pytest_charllm.measure.achieved import Achieved, achieved
 from pytest_charllm.measure.traffic import AxisTraffic, axis_traffic, curves_of
-from pytest_charllm.records import Measurement, Pass, numbers_of
+from pytest_charllm.records import Measurement, Pass, RankReport, Status, numbers_of
 from pytest_charllm.report.numbers import MIB, seconds, significant, size
 from pytest_charllm.report.text import grid
 from pytest_charllm.scenario.key import parse_key
@@ -18,6 +19,9 @@ from pytest_charllm.store.run import RunDirectory
 HEADERS = ("scenario", "axis", "operation", "ranks", "calls", "mean message", "GB/s", "of the best", "in turn", "note")
 NONE = "none; pytest suites/test_collectives.py measures them"
 RIGHT = HEADERS[3:-1]
+TRACED = (
+    "scenario", "axis", "operation", "calls", "mean message", "in kernels", "moving", "GB/s", "of the curve", "note",
+)  # fmt: skip
 
 
 def run_traffic(options: argparse.Namespace) -> int:
@@ -36,9 +40,14 @@ def run_traffic(options: argparse.Namespace) -> int:
     traffic = {key: axis_traffic(scenario, curves, rank=options.rank) for key, scenario in scenarios.items()}
     rows = [row for key, calls in traffic.items() for row in _rows(key, calls)]
     print(grid(HEADERS, rows, RIGHT, last_width=30) or "one rank alone calls nothing")
+    reports = {key: report for key in scenarios if (report := _traced_rank(run, key, options.rank)) is not None}
+    rows = [row for key, report in reports.items() for row in _achieved(key, achieved(scenarios[key], curves, report))]
+    if rows:
+        print(f"\nrank {options.rank}, one traced step\n" + grid(TRACED, rows, TRACED[3:-1], last_width=30))
     traced = [
         line for key, calls in traffic.items() if (line := _traced(key, calls, run.measurements(key, Pass.TRACED)))
     ]
+    traced += [f"{key}: {note}" for key, report in reports.items() for note in report.notes]
     if traced:
         print("\n" + "\n".join(traced))
     told = ", ".join(f"{op} between {ranks}" for op, ranks in sorted(curves)) or NONE
@@ -64,9 +73,33 @@ def _rows(key: str, traffic: tuple[AxisTraffic, ...]) -> list[tuple[str, ...]]:
     ]
 
 
+def _traced_rank(run: RunDirectory, key: str, rank: int) -> RankReport | None:
+    """Of its last traced launch."""
+    traced = [each for each in run.launches(key) if each.pass_ is Pass.TRACED and each.status is Status.COMPLETED]
+    return next((report for report in traced[-1].ranks if report.rank == rank), None) if traced else None
+
+
+def _achieved(key: str, calls: tuple[Achieved, ...]) -> list[tuple[str, ...]]:
+    return [
+        (
+            key if not number else "",
+            each.axis or "none",
+            each.op,
+            f"{each.calls:,}",
+            "" if each.mean_bytes is None else _bytes(each.mean_bytes),
+            "" if each.busy_s is None else seconds(each.busy_s),
+            "" if each.moving_s is None else seconds(each.moving_s),
+            _rate(each.gb_per_s),
+            "" if each.of_curve is None else f"{100 * each.of_curve:.0f} %",
+            each.reason,
+        )
+        for number, each in enumerate(calls)
+    ]
+
+
 def _traced(key: str, traffic: tuple[AxisTraffic, ...], launches: list[Measurement]) -> str | None:
-    """What the links gave training itself: kernels tell no axis, so all of a step's calls together. Waiting for other
-    ranks is in it."""
+    """What the links gave training itself, all of a step's calls together, mean over ranks. Waiting for other ranks is
+    in it."""
     busy, exposed = (numbers_of(launches, metric) for metric in ("communication_time", "exposed_communication"))
     if not busy or not exposed or not traffic:
         return None

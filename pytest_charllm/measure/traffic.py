@@ -2,13 +2,14 @@
 
 Many small messages leave links idle that a few large ones would fill: the CharLLM study's finding of tensor parallelism
 joined with a pipeline, whose sends each rank splits by tp (MICRO 2025). Predicted calls and measured curves, so nothing
-here is a measurement of the training itself: it says how fast such calls can be where nothing else happens.
+here is a measurement of the training itself (`achieved` is): it says how fast such calls can be where nothing else
+happens.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from pytest_charllm.records import Measurement, numbers_of
@@ -18,6 +19,13 @@ from pytest_charllm.scenario.collective import SIZES, bus_factor
 from pytest_charllm.scenario.traffic import Predicted, collectives
 
 _CURVE_OF = {"send": "p2p", "recv": "p2p"}
+_SENT: Mapping[str, Callable[[int], float]] = {
+    "all-reduce": lambda ranks: 2 * (ranks - 1) / ranks,
+    **dict.fromkeys(("all-gather", "reduce-scatter", "all-to-all"), lambda ranks: (ranks - 1) / ranks),
+    **dict.fromkeys(("send", "broadcast"), lambda ranks: 1.0),
+    "recv": lambda ranks: 0.0,
+}
+"""Operation -> what a rank of that many sends of the whole tensor."""
 PAIR = 2
 """Ranks of a curve that stands for sends between any two."""
 
@@ -57,7 +65,16 @@ def curves_of(scenarios: Mapping[Scenario, Sequence[Measurement]]) -> dict[tuple
 
 def axis_traffic(scenario: Scenario, curves: Curves, rank: int = 0) -> tuple[AxisTraffic, ...]:
     """Every kind of call of that rank, by axis. Raises `BadInput` where its traffic is not predicted."""
-    return tuple(_against(calls, scenario.layout, curves) for calls in collectives(scenario, rank))
+    return tuple(against(calls, scenario.layout, curves) for calls in collectives(scenario, rank))
+
+
+def sent_bytes(scenario: Scenario, rank: int = 0) -> float:
+    """Bytes that a rank sends to others in a step, by the shortest ring: what each collective must move at least.
+
+    (n-1)/n of the whole tensor to gather, scatter or exchange it among n ranks, twice that to reduce it on all of them
+    (Patarasuk and Yuan, JPDC 2009). Raises `BadInput` where its traffic is not predicted.
+    """
+    return sum(calls.bytes * _SENT[calls.op](_ranks(calls, scenario.layout)) for calls in collectives(scenario, rank))
 
 
 def call_s(curve: Curve, size: float) -> float:
@@ -73,7 +90,8 @@ def call_s(curve: Curve, size: float) -> float:
     return curve[low] + (curve[high] - curve[low]) * (size - low) / (high - low)
 
 
-def _against(calls: Predicted, layout: Layout, curves: Curves) -> AxisTraffic:
+def against(calls: Predicted, layout: Layout, curves: Curves) -> AxisTraffic:
+    """Calls of one kind, beside the curve of their group's size."""
     op, ranks = _CURVE_OF.get(calls.op, calls.op), _ranks(calls, layout)
     mean = calls.bytes / calls.count
     told = AxisTraffic(calls.axis, calls.op, ranks, calls.count, mean)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_charllm.commands.main import main
-from pytest_charllm.records import Launch, Pass, Status, tier, to_pretty_json
+from pytest_charllm.records import Launch, Pass, Phases, RankDevice, RankReport, Stack, Status, tier, to_pretty_json
+from pytest_charllm.records.breakdown import AxisTime
 from pytest_charllm.scenario.key import parse_key
 from pytest_charllm.scenario.models import parameters, shape
 from pytest_charllm.store.run import RunDirectory
@@ -58,6 +61,52 @@ def test_traced_steps_are_held_against_the_curves(
     in_turn_s = 2e-5 * 4 * parameters(shape("tiny-llama")) / 4096
     assert dp.endswith(f"; {1e3 * in_turn_s:.1f} ms by the curves, so {100 * in_turn_s / 0.1:.0f} % of their rate")
     assert tp == f"{keys[1]}: 100 ms of communication in a traced step, 40.0 ms of it exposed"
+
+
+def traced(key: str, *times: AxisTime, **changes: Any) -> Launch:
+    """Of two ranks, of which the second one has nothing to tell."""
+    told = RankReport(
+        nonce="n", rank=0, world_size=2, host="node", pid=1, pass_=Pass.TRACED, tokens_per_step=8192, software=Stack(),
+        device=RankDevice(kind="cuda", name="NVIDIA H200"), phases=Phases(), axis_times=times,
+    )  # fmt: skip
+    plain = Launch(
+        id=f"{key}.traced-1", scenario=parse_key(key), pass_=Pass.TRACED, window=tier("smoke", False).window,
+        status=Status.COMPLETED, ranks=(told, replace(told, rank=1, axis_times=(), notes=("no time by axis: why",))),
+    )  # fmt: skip
+    return replace(plain, **changes)
+
+
+def test_a_traced_step_is_told_by_axis(
+    gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two axes on the same cards are two rates, each against its own curve; what belongs to none has a line as well."""
+    key, curve = "tiny-mixtral.dp2+ep2.mb1", "all-to-all.dp2.upto4kib"
+    run = gpu_run(key=curve, values={"latency_1kib": 1e-5, "latency_4kib": 2e-5})
+    alone = Launch(
+        id=f"{curve}.timed-1", scenario=parse_key(curve), pass_=Pass.TIMED, window=tier("smoke", False).window,
+        status=Status.COMPLETED,
+    )  # fmt: skip
+    (run.launch_directory(curve, Pass.TIMED, 1) / "launch.json").write_bytes(to_pretty_json(alone))
+    launch = traced(
+        key,
+        AxisTime(axis="ep", op="all-to-all", calls=8, bytes=8 * 4096, busy_ns=900_000, moving_ns=320_000),
+        AxisTime(axis=None, op="Memcpy PtoP", calls=3, bytes=None, busy_ns=1_000, moving_ns=None),
+    )
+    (run.launch_directory(key, Pass.TRACED, 1) / "launch.json").write_bytes(to_pretty_json(launch))
+    assert main(["traffic", key]) == 0
+    told = capsys.readouterr().out.partition("rank 0, one traced step\n")[2].splitlines()
+    assert told[0].split("  ", 1)[0] == "scenario"
+    assert told[0].split()[-8:] == ["in", "kernels", "moving", "GB/s", "of", "the", "curve", "note"]
+    (exchange,) = [line.split() for line in told if " ep " in line]
+    assert exchange[exchange.index("ep"):][:13] == [
+        "ep", "all-to-all", "8", "4.00", "KiB", "900", "us", "320", "us", "0.0512", "50", "%", "16",
+    ]  # fmt: skip
+    (copies,) = [line.split() for line in told if "Memcpy" in line]
+    assert copies == ["none", "Memcpy", "PtoP", "3", "1.00", "us", "kernels", "of", "no", "call"]
+    assert main(["traffic", key, "--rank", "1"]) == 0
+    out = capsys.readouterr().out
+    assert f"{key}: no time by axis: why" in out
+    assert "one traced step" not in out
 
 
 def test_a_key_that_is_none_is_one_line(
