@@ -43,7 +43,7 @@ def achieved(scenario: Scenario, curves: Curves, report: RankReport) -> tuple[Ac
     predicted = {(each.axis, each.op): each for each in collectives(scenario, report.rank)}
     seen = {(each.axis, each.op) for each in report.axis_times}
     unseen = [
-        Achieved(each.axis, each.op, 0, reason=f"{each.count:,} calls predicted")
+        Achieved(each.axis, each.op, 0, reason=f"{each.count:,} predicted")
         for key, each in predicted.items()
         if key not in seen
     ]
@@ -100,7 +100,7 @@ def _difference(time: AxisTime, expected: Predicted | None, scenario: Scenario, 
     reductions = compiled_reductions(scenario, rank) if (time.axis, time.op) == ("dp", "all-reduce") else None
     allowed = reductions if reductions is not None else (expected.count,)
     if time.calls not in allowed:
-        return f"{expected.count:,} calls predicted"
+        return f"{expected.count:,} predicted"
     return "" if time.bytes == expected.bytes else f"{expected.bytes:,} bytes predicted"
 
 

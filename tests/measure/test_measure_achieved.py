@@ -89,10 +89,10 @@ def test_what_differs_from_the_prediction_is_said(make: SimpleNamespace) -> None
         return [each.reason for each in told(make, *times) if each.reason]
 
     twice = time(calls=2 * gathers.calls, bytes=2 * (gathers.bytes or 0))
-    assert reasons(*rest, twice) == [f"{gathers.calls} calls predicted"]
+    assert reasons(*rest, twice) == [f"{gathers.calls} predicted"]
     half = time(calls=gathers.calls, bytes=(gathers.bytes or 0) // 2)
     assert reasons(*rest, half) == [f"{gathers.bytes:,} bytes predicted"]
-    assert reasons(*rest) == [f"{gathers.calls} calls predicted"]
+    assert reasons(*rest) == [f"{gathers.calls} predicted"]
     assert reasons(*whole, time("broadcast", "dp")) == ["none predicted"]
 
 
