@@ -108,7 +108,7 @@ def record(options: argparse.Namespace) -> tuple[Trace, dict[str, Any]]:
         path = Path(folder, "telemetry.jsonl")
         with Sampler(path, source, uuids, options.period) as sampler:
             now_ns = time.monotonic_ns()
-            sampler.dense(Span(now_ns, now_ns + round(1e9 * (2 * options.seconds + 60))))
+            sampler.announce(Span(now_ns, now_ns + round(1e9 * (2 * options.seconds + 60))))
             edges, rates = wave(multiply_until, options.seconds - 2 * QUIET_S)
         with open(path, "rb") as plain, gzip.open(options.out / TRACE, "wb") as packed:
             shutil.copyfileobj(plain, packed)

@@ -320,7 +320,7 @@ class Row:
         now_ns = time.monotonic_ns()
         for edge_s in (begin_s, end_s):
             early_s, late_s = max(0.0, edge_s - _EDGE_S), edge_s * (1 + _LATE_SHARE) + _EDGE_S
-            self._sampler.dense(Span(now_ns + round(early_s * 1e9), now_ns + round(late_s * 1e9)))
+            self._sampler.announce(Span(now_ns + round(early_s * 1e9), now_ns + round(late_s * 1e9)))
 
     def _devices(self) -> tuple[Any, ...]:
         own = rank_device(cuda_device())

@@ -1,12 +1,13 @@
-"""When the sampler should look closely: around the moments at which a rank's window begins and ends. Pure.
+"""When the sampler should look closely, at the moments at which a rank's window begins and ends, and when it may rest,
+long before: while ranks start, build and compile, which is half of a launch. Pure.
 
-A close look costs 5 to 10 ms of a core, so it pays to know the moment: the spans together are about 2 s a launch.
+Reading all takes 5 to 10 ms of a core, so it pays to know the moment.
 """
 
 from __future__ import annotations
 
 from pytest_charllm.launch.request import Progress
-from pytest_charllm.telemetry.dense import Span
+from pytest_charllm.telemetry.dense import Kind, Span
 
 BEGIN_S = 1.0
 """A rank tells of its window first and collects its garbage then: 0.36 to 0.56 s on an H200, so the beginning lies in
@@ -16,19 +17,31 @@ EARLY_SHARE, LATE_SHARE = 0.02, 0.05
 """How far off the expected length a window may be: 15 on H200s lasted from 2.1 % less to 0.8 % more."""
 _LATE_S = 5.0
 """A window that takes longer still is looked at for this long. The report that follows its end cuts that short."""
+START_S = 2.0
+"""The sampler's first second tells how warm a device is before any load."""
+REST_S = 120.0
+"""A rest that nobody ends is over then."""
+_BEFORE_WARMUP = ("build", "compile")
 
 
-def edges(progress: Progress, now_ns: int) -> list[Span]:
-    """The spans to announce as the first rank enters a phase.
+def edges(progress: Progress, now_ns: int, *, warms_up: bool) -> list[Span]:
+    """The spans to announce as the first rank enters a phase. `warms_up`: the window comes after a phase "warm-up", so
+    until then nothing is judged. Where a script's window lies is only known afterwards: it never rests.
 
     Passes that count the steps of their window, and sweeps their sizes, have no edge at any but the first.
     """
 
-    def span(begin_s: float, end_s: float, last: bool = False) -> Span:
-        return Span(now_ns + round(begin_s * 1e9), now_ns + round(end_s * 1e9), last)
+    def span(begin_s: float, end_s: float, kind: Kind = Kind.DENSE) -> Span:
+        return Span(now_ns + round(begin_s * 1e9), now_ns + round(end_s * 1e9), kind)
 
+    if warms_up and progress.phase == "start":
+        return [span(START_S, REST_S, Kind.REST)]
+    if warms_up and progress.phase in _BEFORE_WARMUP:
+        return [span(max(0.0, START_S - progress.elapsed_s), REST_S, Kind.REST)]
+    if progress.phase == "warm-up":
+        return [span(0.0, REST_S, Kind.WORK)]
     if progress.phase == "report":
-        return [span(0.0, AFTER_S, last=True)]
+        return [span(0.0, AFTER_S, Kind.LAST)]
     if progress.phase != "window" or progress.step:
         return []
     begin, expected_s = span(0.0, BEGIN_S), progress.expected_s

@@ -122,7 +122,7 @@ class DeviceLine(TelemetryLine, frozen=True, kw_only=True, tag="device"):
     """quantity -> what it means here, e.g. power_instant_w -> "instant, GPU scope"; energy_j -> "counter"."""
     capabilities: dict[str, str] = {}
     slow: tuple[str, ...] = ()
-    """Quantities that cost milliseconds to read: once in `Meta.slow_period_s`, at every pass near announced edges."""
+    """Quantities that cost milliseconds to read: once in `Meta.slow_period_s`, near edges energy at every pass."""
     parts: tuple[Part, ...] = ()
 
     def is_or_holds(self, uuid: str | None, pci: str | None) -> bool:
@@ -170,8 +170,9 @@ class EventLine(TelemetryLine, frozen=True, kw_only=True, tag="event"):
     "gap": a read did not return for a while. "lost": the device is given up. "error": the reader of a device failed.
     "slowed": passes took too long, so there are fewer. "restarted": the driver's library was started anew. "xid": the
     driver reported an error of the device. "processes": somebody else computes on it. "anchor": one instant on all
-    clocks. "clock-stepped", "suspended": what the anchors gave away. "dense": slow quantities are read at every pass.
-    "duplicates" is added on reading, for samples that were dropped.
+    clocks. "clock-stepped", "suspended": what the anchors gave away. "dense": energy is read at every pass. "rest":
+    nothing is judged, so there are as few passes as it says, until "work" or "dense". "duplicates" is added on reading,
+    for samples that were dropped.
     """
 
     kind: str

@@ -23,7 +23,8 @@ _TAIL_BYTES = 2000
 
 
 class Sampler:
-    """One sampler process writing `path`, for these devices of `source`; no uuid means every device it has.
+    """One sampler process writing `path`, for these devices of `source`; no uuid means every device it has. Quantities
+    `without` are not read.
 
     Start it from a thread that outlives it, best the main one: the kernel ends the sampler with that thread. Its
     configuration is left beside the trace, as ``<path>.config.json``.
@@ -36,6 +37,7 @@ class Sampler:
         uuids: tuple[str, ...] = (),
         period_s: float = 0.1,
         *,
+        without: tuple[str, ...] = (),
         start_timeout_s: float = 15.0,
     ) -> None:
         self.path = path
@@ -44,6 +46,7 @@ class Sampler:
             source=source,
             uuids=uuids,
             period_s=period_s,
+            without=without,
             parent_pid=os.getpid(),
             ours_pid=os.getpid(),
         )
@@ -81,8 +84,8 @@ class Sampler:
             self._close(())
             raise
 
-    def dense(self, span: Span) -> None:
-        """Announce that an edge of what is measured lies in this span: slow counters are then read at every pass.
+    def announce(self, span: Span) -> None:
+        """Announce a span: by its kind there is an edge of what is measured in it, or nothing to be judged.
 
         A sampler that has ended or does not listen is told of by `stop`, not here.
         """

@@ -1,38 +1,46 @@
-"""Spans of time in which slow counters are read at every pass: what is measured begins or ends there.
+"""Spans of time that are looked at more closely, or less: what is measured begins or ends there, or nothing is.
 
 Whoever knows about windows announces such spans to the sampler, a line each on its stdin. The sampler knows nothing of
-launches and ranks, and a span ends by itself, whatever becomes of its announcer.
+launches and ranks, and a span ends by itself, whatever becomes of its announcer. Without any it keeps its full pace.
 """
 
 from __future__ import annotations
 
 import threading
+from enum import StrEnum
 from typing import NamedTuple
 
-_WORDS = {b"dense": False, b"last": True}
-"""What a line begins with -> whether its span is the last one."""
+
+class Kind(StrEnum):
+    """dense: the energy counter at every pass. last: dense, in the place of all that was announced before. rest: fewer
+    passes, since nothing of them will be judged. work: what comes is judged; with dense and last, it ends a rest."""
+
+    DENSE = "dense"
+    LAST = "last"
+    REST = "rest"
+    WORK = "work"
 
 
 class Span(NamedTuple):
-    """CLOCK_MONOTONIC nanoseconds. `last`: it takes the place of all that were announced before."""
+    """CLOCK_MONOTONIC nanoseconds."""
 
     begin_ns: int
     end_ns: int
-    last: bool = False
+    kind: Kind = Kind.DENSE
 
 
 def announcement(span: Span) -> bytes:
     """The line that tells the sampler."""
-    return b"%s %d %d\n" % (b"last" if span.last else b"dense", span.begin_ns, span.end_ns)
+    return b"%s %d %d\n" % (span.kind.encode(), span.begin_ns, span.end_ns)
 
 
 def parse(line: bytes) -> Span | None:
     """The span a line announces; None for anything else."""
-    words = line.split()
-    if len(words) != 3 or words[0] not in _WORDS or not all(word.isdigit() for word in words[1:]):
+    words = line.decode(errors="replace").split()
+    if len(words) != 3 or words[0] not in set(Kind) or not all(word.isascii() and word.isdigit() for word in words[1:]):
         return None
     begin_ns, end_ns = int(words[1]), int(words[2])
-    return Span(begin_ns, end_ns, _WORDS[words[0]]) if begin_ns < end_ns else None
+    return Span(begin_ns, end_ns, Kind(words[0])) if begin_ns < end_ns else None
 
 
 class Spans:
@@ -42,11 +50,23 @@ class Spans:
         self._lock = threading.Lock()
         self._spans: list[Span] = []
 
-    def add(self, span: Span, now_ns: int) -> None:
+    def add(self, span: Span, now_ns: int) -> bool:
+        """Whether that ended a rest, or took one back."""
+        gone = {Kind.DENSE: (Kind.REST,), Kind.LAST: tuple(Kind), Kind.REST: (Kind.REST,), Kind.WORK: (Kind.REST,)}
         with self._lock:
-            self._spans = [each for each in self._spans if each.end_ns > now_ns and not span.last]
-            self._spans.append(span)
+            still = [each for each in self._spans if each.end_ns > now_ns]
+            kept = [each for each in still if each.kind not in gone[span.kind]]
+            self._spans = [*kept, span]
+        return span.kind is not Kind.REST and Kind.REST in {each.kind for each in still}
 
     def covers(self, now_ns: int) -> bool:
+        """Whether it is time for a close look."""
+        return self._any(now_ns, Kind.DENSE, Kind.LAST)
+
+    def rests(self, now_ns: int) -> bool:
+        """Whether there is nothing to be judged."""
+        return self._any(now_ns, Kind.REST) and not self.covers(now_ns)
+
+    def _any(self, now_ns: int, *kinds: Kind) -> bool:
         with self._lock:
-            return any(each.begin_ns <= now_ns < each.end_ns for each in self._spans)
+            return any(each.kind in kinds and each.begin_ns <= now_ns < each.end_ns for each in self._spans)

@@ -11,12 +11,7 @@ from typing import TypeVar
 
 from pytest_charllm.devices.process import descends
 from pytest_charllm.devices.source import DeviceLostError, TelemetrySource
-from pytest_charllm.records.telemetry import (
-    CUMULATIVE,
-    DeviceLine,
-    DevicePace,
-    EventLine,
-)
+from pytest_charllm.records.telemetry import DeviceLine, DevicePace, EventLine
 from pytest_charllm.telemetry.config import SamplerConfig
 from pytest_charllm.telemetry.dense import Spans
 from pytest_charllm.telemetry.inbox import Inbox, ReaderLine
@@ -24,12 +19,16 @@ from pytest_charllm.telemetry.pace import BUSY_SHARE, Pace
 
 T = TypeVar("T")
 
+_AT_EDGES = frozenset({"energy_j", "package_energy_j"})
+"""What runs at a few hundred watts more on one side of an edge than on the other. The causes of throttling do not set
+in just there, so for them it is enough to be read right before and after the close look at an edge."""
+
 
 class DeviceReader(threading.Thread):
     """Reads one device at its pace. The driver may hold it for ever, so it is a daemon and its owner watches it.
 
-    A pass reads what is cheap; once in `config.slow_period_s` all; and in a span that was announced also the slow
-    counters, since only of them a difference between two edges will be taken.
+    A pass reads what is cheap, and once in `config.slow_period_s` all. In a dense span every pass reads energy too, and
+    all is read as such a span begins and once it is over. In a rest there are fewer passes of either sort.
     """
 
     def __init__(
@@ -39,9 +38,10 @@ class DeviceReader(threading.Thread):
         self._source, self.uuid, self._spans, self._inbox = source, device.uuid, spans, inbox
         self._all = frozenset(quantity for quantity, answer in device.capabilities.items() if answer == "ok")
         self._fast = self._all.difference(device.slow)
-        self._dense = self._fast | (self._all & CUMULATIVE)
-        self._slow_period_ns = round(config.slow_period_s * 1e9)
-        self._slow_due_ns = 0
+        self._dense = self._fast | (self._all & _AT_EDGES)
+        self._config = config
+        self._slow_at_ns: int | None = None
+        self._was_close = False
         self._pace = Pace(
             period_s=config.period_s,
             jitter_s=config.jitter_s,
@@ -85,13 +85,15 @@ class DeviceReader(threading.Thread):
             self._pass()
             self._inbox.hurry()  # whoever started the sampler waits for this
             while not self._stopping:
-                early = self._wake.wait(self._pace.wait_s(time.monotonic_ns()))
+                now_ns = time.monotonic_ns()
+                at_least_s = self._config.rest_period_s if self._spans.rests(now_ns) else 0.0
+                early = self._wake.wait(self._pace.wait_s(now_ns, at_least_s))
                 if early:
                     self._wake.clear()
                     self._pace.early()
                 if not self._stopping:
                     self._pass()
-            self._slow_due_ns = 0
+            self._slow_at_ns = None
             self._pass()
             self._snapshot("end")
         except DeviceLostError as lost:
@@ -101,10 +103,12 @@ class DeviceReader(threading.Thread):
 
     def _pass(self) -> None:
         now_ns = time.monotonic_ns()
-        is_slow = now_ns >= self._slow_due_ns
-        wanted = self._all if is_slow else self._dense if self._spans.covers(now_ns) else self._fast
+        is_close = self._spans.covers(now_ns)
+        is_slow = is_close != self._was_close or self._slow_is_due(now_ns)
+        wanted = self._all if is_slow else self._dense if is_close else self._fast
+        self._was_close = is_close
         if is_slow:
-            self._slow_due_ns = now_ns + self._slow_period_ns
+            self._slow_at_ns = now_ns
         sample = self._watched(lambda: self._source.read(self.uuid, wanted))
         self._put(sample)
         self._latencies_ns.append(sample.latency_ns)
@@ -116,6 +120,12 @@ class DeviceReader(threading.Thread):
         if self._pace.too_slow(sample.latency_ns, time.monotonic_ns()):
             busy = f"passes take over {100 * BUSY_SHARE:g} % of the period"
             self._event("slowed", f"{busy}, which is now {self._pace.period_s:g} s")
+
+    def _slow_is_due(self, now_ns: int) -> bool:
+        if self._slow_at_ns is None:
+            return True
+        period_s = self._config.rest_slow_period_s if self._spans.rests(now_ns) else self._config.slow_period_s
+        return now_ns - self._slow_at_ns >= period_s * 1e9
 
     def _look_for_strangers(self) -> None:
         """Somebody else's process in two looks in a row: one that is seen once may be about to end, or to be ours."""

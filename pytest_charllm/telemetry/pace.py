@@ -19,19 +19,21 @@ class Pace:
         self._jitter_s = min(jitter_s, period_s / 4)
         self._rng = random.Random(seed)
         self._start_ns = start_ns
-        self._tick = 0
+        self._tick = self._tick_before = 0
         self._latencies: deque[int] = deque(maxlen=_RECENT)
 
-    def wait_s(self, now_ns: int) -> float:
-        """Seconds until the next pass. Ticks that went by during a long read are skipped, never caught up."""
+    def wait_s(self, now_ns: int, at_least_s: float = 0.0) -> float:
+        """Seconds until the next pass, on the first tick that is so long after the one before. Ticks that went by
+        during a long read are skipped, never caught up."""
         elapsed = (now_ns - self._start_ns) / 1e9
-        self._tick = max(self._tick + 1, int(elapsed / self.period_s) + 1)
+        ticks = max(1, round(at_least_s / self.period_s))
+        self._tick_before, self._tick = self._tick, max(self._tick + ticks, int(elapsed / self.period_s) + 1)
         jitter = self._rng.uniform(-self._jitter_s, self._jitter_s)
         return max(0.0, self._tick * self.period_s + jitter - elapsed)
 
     def early(self) -> None:
         """The pass before was made ahead of its tick, which is still to come."""
-        self._tick -= 1
+        self._tick = self._tick_before
 
     def too_slow(self, latency_ns: int, now_ns: int) -> bool:
         """Note how long a pass took. True: passes take too long, and from `now_ns` on the period is doubled."""

@@ -16,15 +16,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from pytest_charllm.devices.open import open_source
 from pytest_charllm.devices.process import claim_stdout, die_with_parent
 from pytest_charllm.devices.source import TelemetrySource
 from pytest_charllm.errors import CharllmError
 from pytest_charllm.records.base import from_json
-from pytest_charllm.records.telemetry import EndLine, EventLine, Meta, SampleLine
+from pytest_charllm.records.telemetry import DeviceLine, EndLine, EventLine, Meta, SampleLine
 from pytest_charllm.telemetry.clocks import Instant, discontinuities
 from pytest_charllm.telemetry.config import READY, SamplerConfig
-from pytest_charllm.telemetry.dense import Span, Spans, parse
+from pytest_charllm.telemetry.dense import Kind, Span, Spans, parse
 from pytest_charllm.telemetry.device_reader import DeviceReader, Watchdog
 from pytest_charllm.telemetry.inbox import Inbox, ReaderLine, Stop
 from pytest_charllm.telemetry.trace_file import TraceFile
@@ -35,6 +37,7 @@ _HOUSEKEEPING_S = 0.5
 _LAST_WORDS_S = 1.0
 """How long the readers have for their last pass and snapshot."""
 _EVENT_WAIT_S = 1.0
+LEFT_OUT = "left out by who started the sampler: nothing will be asked of it"
 
 
 class Sampling:
@@ -43,7 +46,7 @@ class Sampling:
     def __init__(self, config: SamplerConfig, source: TelemetrySource, inbox: Inbox) -> None:
         self._config, self._source, self._inbox = config, source, inbox
         self._spans = Spans()
-        devices = source.devices()
+        devices = [_without(device, config.without) for device in source.devices()]
         self._file = TraceFile(Path(config.path))
         self._file.add(_meta(config, source))
         for device in devices:
@@ -106,10 +109,11 @@ class Sampling:
 
     def _announced(self, span: Span) -> None:
         now_ns = time.monotonic_ns()
-        self._spans.add(span, now_ns)
-        text = f"slow counters too, for {(span.end_ns - span.begin_ns) / 1e9:.2f} s"
-        self._file.add(EventLine(kind="dense", mono_ns=span.begin_ns, text=text))
-        if self._spans.covers(now_ns):
+        ended_rest = self._spans.add(span, now_ns)
+        if span.kind is not Kind.WORK or ended_rest:
+            kind, text = _told(span, self._config)
+            self._file.add(EventLine(kind=kind, mono_ns=span.begin_ns, text=text))
+        if self._spans.covers(now_ns) or ended_rest:
             for reader in self._readers:
                 reader.wake()
 
@@ -153,6 +157,24 @@ class Sampling:
         except Exception as error:
             text = f"{type(error).__name__}: {error}; errors that the driver reports are not seen any more"
             self._inbox.put(EventLine(kind="error", mono_ns=time.monotonic_ns(), text=text))
+
+
+def _without(device: DeviceLine, quantities: tuple[str, ...]) -> DeviceLine:
+    left_out = {each: LEFT_OUT for each in quantities if device.capabilities.get(each) == "ok"}
+    return replace(device, capabilities={**device.capabilities, **left_out})
+
+
+def _told(span: Span, config: SamplerConfig) -> tuple[str, str]:
+    """Kind and text of the event that has an announcement on record."""
+    seconds = f"{(span.end_ns - span.begin_ns) / 1e9:.2f} s"
+    if span.kind is Kind.REST:
+        return "rest", (
+            f"a pass every {config.rest_period_s:g} s and slow quantities every {config.rest_slow_period_s:g} s, "
+            f"until told otherwise, for {seconds} at most"
+        )
+    if span.kind is Kind.WORK:
+        return "work", "full pace"
+    return "dense", f"energy at every pass, for {seconds}"
 
 
 def _meta(config: SamplerConfig, source: TelemetrySource) -> Meta:

@@ -1,17 +1,18 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_charllm.telemetry.dense import Span, Spans, announcement, parse
+from pytest_charllm.telemetry.dense import Kind, Span, Spans, announcement, parse
 
 TIMES = st.integers(0, 2**63 - 1)
 
 
-@given(TIMES, TIMES, st.booleans())
-def test_what_is_announced_is_understood(a, b, last):
+@given(TIMES, TIMES, st.sampled_from(Kind))
+def test_what_is_announced_is_understood(a, b, kind):
     """Two programs share this line: a digit lost on the way is an edge never looked at."""
-    span = Span(min(a, b), max(a, b) + 1, last)
+    span = Span(min(a, b), max(a, b) + 1, kind)
     assert parse(announcement(span).rstrip(b"\n")) == span
 
 
@@ -35,5 +36,31 @@ def test_a_last_span_stands_alone():
     """Once the end of a window is known, what was announced for the case that it comes late is not needed."""
     spans = Spans()
     spans.add(Span(10, 90), now_ns=5)
-    spans.add(Span(20, 30, last=True), now_ns=20)
+    spans.add(Span(20, 30, Kind.LAST), now_ns=20)
     assert [now for now in range(0, 100, 5) if spans.covers(now)] == [20, 25]
+
+
+def test_a_rest_ends_by_itself():
+    """An announcer that dies must not leave the sampler half asleep."""
+    spans = Spans()
+    assert not spans.add(Span(10, 20, Kind.REST), now_ns=5)
+    assert [now for now in range(0, 30, 5) if spans.rests(now)] == [10, 15]
+
+
+@pytest.mark.parametrize("kind", [Kind.WORK, Kind.DENSE, Kind.LAST])
+def test_a_rest_ends_for_good_when_something_is_to_be_judged(kind):
+    """One that came back after a close look would thin out the window. One that has not begun is taken back too."""
+    for now_ns in (5, 12):
+        spans = Spans()
+        spans.add(Span(10, 90, Kind.REST), now_ns=1)
+        assert spans.add(Span(15, 30, kind), now_ns=now_ns)
+        assert not any(spans.rests(now) for now in range(0, 100, 5))
+        assert not spans.add(Span(40, 50, kind), now_ns=now_ns)
+
+
+def test_the_latest_rest_counts():
+    """Each phase before the window announces one anew: they must not add up."""
+    spans = Spans()
+    spans.add(Span(10, 90, Kind.REST), now_ns=1)
+    spans.add(Span(20, 40, Kind.REST), now_ns=2)
+    assert [now for now in range(0, 100, 10) if spans.rests(now)] == [20, 30]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,6 +46,17 @@ def test_missed_ticks_are_skipped():
     pace = Pace(period_s=0.1, jitter_s=0.0, seed="s", start_ns=0)
     pace.wait_s(0)
     assert pace.wait_s(2 * S + 30 * MS) > 0.06
+
+
+def test_a_rest_is_spaced_on_the_same_grid_and_ends_at_once():
+    """Woken in the middle of a rest, the next pass is a period later, not as far as the rest had reached."""
+    pace = Pace(period_s=0.1, jitter_s=0.0, seed="s", start_ns=0)
+    assert pace.wait_s(0, at_least_s=0.5) == pytest.approx(0.5)
+    assert pace.wait_s(S // 2, at_least_s=0.5) == pytest.approx(0.5)
+    pace.early()
+    assert pace.wait_s(730 * MS) == pytest.approx(0.07)
+    pace.early()
+    assert pace.wait_s(760 * MS) == pytest.approx(0.04)
 
 
 def test_slow_passes_halve_the_rate_once_each():

@@ -1,0 +1,145 @@
+"""What each pass over a device reads: every read that is left out is CPU time saved, or a metric lost."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_charllm.devices.source import WithoutExtras
+from pytest_charllm.records.telemetry import DeviceLine, SampleLine, SnapshotLine
+from pytest_charllm.telemetry import device_reader
+from pytest_charllm.telemetry.config import SamplerConfig
+from pytest_charllm.telemetry.dense import Kind, Span, Spans
+from pytest_charllm.telemetry.device_reader import DeviceReader
+from pytest_charllm.telemetry.inbox import Inbox
+
+S = 1_000_000_000
+DEAR = {"energy_j", "margin_c", "throttle_hw_thermal_ns", "link_tx_kib"}
+LINE = DeviceLine(
+    uuid="GPU-a",
+    name="made up",
+    capabilities=dict.fromkeys((*DEAR, "power_instant_w"), "ok") | {"hbm_temp_c": "no sensor"},
+    slow=tuple(sorted(DEAR)),
+)
+
+
+class Asked(WithoutExtras):
+    """Remembers when it was asked for what, in seconds."""
+
+    name, library, driver = "asked", None, None
+
+    def __init__(self, now: SimpleNamespace) -> None:
+        self._now = now
+        self.passes: list[tuple[float, frozenset[str]]] = []
+        self.looks = 0
+
+    def devices(self) -> tuple[DeviceLine, ...]:
+        return (LINE,)
+
+    def read(self, uuid: str, wanted: Collection[str]) -> SampleLine:
+        self.passes.append((self._now.ns / S, frozenset(wanted)))
+        return SampleLine(uuid=uuid, mono_ns=self._now.ns, latency_ns=1000, values=dict.fromkeys(wanted, 1.0))
+
+    def snapshot(self, uuid: str, when: str) -> SnapshotLine:
+        return SnapshotLine(uuid=uuid, when=when, mono_ns=self._now.ns, values={})
+
+    def processes(self, uuid: str) -> tuple[int, ...]:
+        self.looks += 1
+        return ()
+
+
+@pytest.fixture
+def sampled(monkeypatch):
+    """Runs a reader on a made-up clock: every wait takes just as long as it was asked for."""
+
+    def run(seconds: float, announced: dict[float, Span]) -> Asked:
+        now = SimpleNamespace(ns=0)
+        monkeypatch.setattr(device_reader, "time", SimpleNamespace(monotonic_ns=lambda: now.ns))
+        source, spans = Asked(now), Spans()
+        reader = DeviceReader(source, LINE, SamplerConfig(path="", source="asked", ours_pid=1), spans, Inbox())
+        left = sorted(announced.items())
+
+        def wait(timeout_s: float) -> bool:
+            due_ns = now.ns + round(timeout_s * S)
+            if left and left[0][0] * S <= due_ns:
+                at_s, span = left.pop(0)
+                now.ns = round(at_s * S)
+                return spans.add(span, now.ns) or spans.covers(now.ns)
+            now.ns = due_ns
+            if now.ns >= seconds * S:
+                reader.stop()
+            return False
+
+        monkeypatch.setattr(reader, "_wake", SimpleNamespace(wait=wait, clear=lambda: None, set=lambda: None))
+        reader.run()
+        return source
+
+    return run
+
+
+def span(begin_s: float, end_s: float, kind: Kind = Kind.DENSE) -> Span:
+    return Span(round(begin_s * S), round(end_s * S), kind)
+
+
+def test_without_a_word_all_is_read_once_a_second(sampled):
+    """A launcher that announces nothing, and a script whose window is known afterwards, lose no reading."""
+    passes = sampled(10.0, {}).passes
+    full = [at_s for at_s, wanted in passes if wanted >= DEAR]
+    assert 99 <= len(passes) <= 102
+    assert 10 <= len(full) <= 12
+    assert max(late - early for early, late in pairwise(full)) < 1.15
+    assert {wanted for _, wanted in passes} == {frozenset({"power_instant_w"}), frozenset({"power_instant_w", *DEAR})}
+
+
+def test_a_close_look_reads_energy_alone_between_two_full_passes(sampled):
+    """Links, margin and causes of throttling at every pass of an edge were a fifth of what the sampler cost."""
+    passes = sampled(6.0, {0.5: span(2.0, 3.0)}).passes
+    close = [wanted for at_s, wanted in passes if 2.0 <= at_s < 3.0]
+    assert 9 <= len(close) <= 11
+    assert all("energy_j" in wanted for wanted in close)
+    assert close[0] >= DEAR
+    assert [wanted & DEAR for wanted in close[1:]].count({"energy_j"}) >= len(close) - 2
+    after = next(wanted for at_s, wanted in passes if at_s >= 3.0)
+    assert after >= DEAR
+
+
+def test_a_rest_is_slower_and_over_at_a_word(sampled):
+    """Start and compile are half of a launch; but a window that follows must not find the sampler asleep."""
+    source = sampled(30.0, {0.1: span(2.0, 120.0, Kind.REST), 26.03: span(26.03, 120.0, Kind.WORK)})
+    rested = [wanted for at_s, wanted in source.passes if 2.2 <= at_s < 26.0]
+    assert 46 <= len(rested) <= 49
+    assert sum(wanted >= DEAR for wanted in rested) == 2
+    begun = [(at_s, wanted) for at_s, wanted in source.passes if at_s >= 26.0]
+    assert begun[0][0] == 26.03
+    assert begun[0][1] >= DEAR
+    assert max(late[0] - early[0] for early, late in pairwise(begun)) < 0.15
+    assert 4 <= sum(wanted >= DEAR for _, wanted in begun) <= 6
+    assert source.looks == sum(wanted >= DEAR for _, wanted in source.passes)
+
+
+def test_reads_of_a_nightly_launch(sampled):
+    """The reads that take milliseconds, of a launch as it was on an H200: warm-up from 21.4 s, a window from 27.3 to
+    42.6 s, its length told as 15.2 s. They were 43 full passes and 24 of all counters."""
+    source = sampled(
+        44.0,
+        {
+            0.3: span(2.3, 120.3, Kind.REST),
+            10.0: span(10.0, 130.0, Kind.REST),
+            12.0: span(12.0, 132.0, Kind.REST),
+            21.4: span(21.4, 141.4, Kind.WORK),
+            26.8: span(26.8, 27.8),
+            26.81: span(41.5, 47.8),
+            42.87: span(42.87, 43.17, Kind.LAST),
+        },
+    )
+    full = sum(wanted >= DEAR for _, wanted in source.passes)
+    energy = sum(wanted & DEAR == {"energy_j"} for _, wanted in source.passes)
+    assert 29 <= full <= 33
+    assert 22 <= energy <= 27
+    assert 260 <= len(source.passes) <= 300
+    for begin_s, end_s in ((26.9, 27.8), (41.6, 43.1)):
+        at = [at_s for at_s, wanted in source.passes if "energy_j" in wanted and begin_s - 0.3 <= at_s <= end_s]
+        assert max(late - early for early, late in pairwise(at)) < 0.15
