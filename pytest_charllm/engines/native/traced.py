@@ -41,7 +41,8 @@ def run(setup: Setup, progress: Progress) -> RankReport:
     if world.device.type != "cuda":
         raise BadInput(f"scenario {request.scenario.key} cannot be traced on {world.device}: only on a GPU")
     step, report, faults, warm, step_s, began_s = warmed(setup, progress)
-    progress("trace", expected_s=_START_AND_STOP_S + (LEAD + STEPS) * step_s)
+    expected_s = _START_AND_STOP_S + (LEAD + STEPS) * step_s
+    progress("trace", expected_s=expected_s)
     warmed_s = time.perf_counter()
     mark = torch.zeros(1, device=world.device)
     with no_garbage_collection():
@@ -61,7 +62,7 @@ def run(setup: Setup, progress: Progress) -> RankReport:
     axis_times: tuple[AxisTime, ...] = ()
     untold: tuple[str, ...] = ()
     if world.size > 1:
-        progress("trace", expected_s=_START_AND_STOP_S + by_axis.STEPS * step_s)
+        progress("trace", expected_s=expected_s)  # with the counted step, which is slow
         axis_times, untold = by_axis.time_by_axis(step, done, world, faults.extra_work)
         done += by_axis.STEPS
     flops_per_step, collectives, uncounted = _counted(step, done, setup)
