@@ -1,4 +1,4 @@
-"""Launches of `ranks`: many scenarios in the same processes, of which one that fails costs only itself."""
+"""Launches of a rank program: many scenarios in the same processes, of which one that fails costs only itself."""
 
 from __future__ import annotations
 
@@ -30,24 +30,27 @@ _TAIL = 1500
 
 @dataclass
 class Outcome:
-    """One scenario: every rank's report, or why there is none. `output`: the end of what a failed rank printed."""
+    """One scenario: every rank's report, or why there is none. `output`: the end of what a failed rank printed;
+    `counted`: what the rank program counts, on rank 0."""
 
     seconds: float | None = None
     reports: tuple[RankReport, ...] = ()
-    split_products: int = 0
+    counted: int = 0
     error: str = ""
     output: str = ""
 
 
 @dataclass(frozen=True)
 class Cases:
-    """What is trained in the same processes. `device`: the one GPU that they see, by UUID; None: all of them."""
+    """What is trained in the same processes. `device`: the one GPU that they see, by UUID; None: all of them.
+    `program`: what each rank runs."""
 
     keys: tuple[str, ...]
     world: int
     case_limit_s: float
     root: Path
     device: str | None = None
+    program: Path = RANKS
 
 
 @dataclass
@@ -76,7 +79,7 @@ def start(cases: Cases) -> Started:
         environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
         with (folder / f"output.{rank}").open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, str(RANKS), str(folder), str(cases.case_limit_s)],
+                [sys.executable, str(cases.program), str(folder), str(cases.case_limit_s)],
                 env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
         started.ranks.append(process)
@@ -164,7 +167,7 @@ def _collect(started: Started) -> dict[str, Outcome]:
         found[key] = Outcome(
             seconds=max(answer["seconds"] for answer in answers),
             reports=tuple(msgspec.convert(answer["report"], RankReport) for answer in answers),
-            split_products=answers[0]["split_products"],
+            counted=answers[0]["counted"],
         )
     return found
 

@@ -98,8 +98,8 @@ def line(scenario: Scenario, launch: str, outcome: Outcome, single: Outcome | No
     if first.reference is not None:
         told["from_fp32"] = differences(first, first.reference.losses, first.reference.grad_norms)
     told["collectives"] = [[each.axis, each.op, each.count, each.bytes] for each in first.collectives]
-    if outcome.split_products:
-        told["split_products"] = outcome.split_products
+    if outcome.counted:
+        told["split_products"] = outcome.counted
     return told | {"attention": first.attention_backend, "ok": not broken, "broken": broken}
 
 
