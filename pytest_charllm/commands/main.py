@@ -108,7 +108,12 @@ def _parser() -> argparse.ArgumentParser:
         "traffic", parents=[places], help="what a step calls on each axis, against measured collectives"
     )
     command.add_argument("keys", nargs="+", metavar="KEY", help="scenarios' keys")
-    command.add_argument("--run", default="latest", metavar="RUN", help="of the curves: a run's id (default: latest)")
+    command.add_argument(
+        "--run", default="latest", metavar="RUN", help="what was measured: a run's id (default: latest)"
+    )
+    command.add_argument(
+        "--curves", metavar="RUN", help="another run for the curves of collectives (default: the same)"
+    )
     command.add_argument("--rank", type=int, default=0, metavar="N", help="ranks of a pipeline differ (default: 0)")
     command.set_defaults(command=traffic.run_traffic)
 

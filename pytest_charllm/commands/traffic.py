@@ -8,7 +8,7 @@ import statistics
 from pytest_charllm.commands import OK
 from pytest_charllm.errors import BadInput
 from pytest_charllm.measure.achieved import Achieved, achieved
-from pytest_charllm.measure.traffic import AxisTraffic, axis_traffic, curves_of
+from pytest_charllm.measure.traffic import AxisTraffic, axis_traffic, curves_of, sent_bytes
 from pytest_charllm.records import Measurement, Pass, RankReport, Status, numbers_of
 from pytest_charllm.report.numbers import MIB, seconds, significant, size
 from pytest_charllm.report.text import grid
@@ -32,10 +32,11 @@ def run_traffic(options: argparse.Namespace) -> int:
         if not 0 <= options.rank < scenario.layout.world:
             raise BadInput(f"--rank: {key} has ranks 0 to {scenario.layout.world - 1}, asked {options.rank}")
     run = RunDirectory.open(options.root, options.run)
+    curves_run = RunDirectory.open(options.root, options.curves) if options.curves else run
     measured: dict[Scenario, list[Measurement]] = {}
-    for key in run.scenario_keys():
-        for launch in run.launches(key)[:1]:
-            measured[launch.scenario] = run.measurements(key)
+    for key in curves_run.scenario_keys():
+        for launch in curves_run.launches(key)[:1]:
+            measured[launch.scenario] = curves_run.measurements(key)
     curves = curves_of(measured)
     traffic = {key: axis_traffic(scenario, curves, rank=options.rank) for key, scenario in scenarios.items()}
     rows = [row for key, calls in traffic.items() for row in _rows(key, calls)]
@@ -47,11 +48,12 @@ def run_traffic(options: argparse.Namespace) -> int:
     traced = [
         line for key, calls in traffic.items() if (line := _traced(key, calls, run.measurements(key, Pass.TRACED)))
     ]
+    traced += [line for key in traffic if (line := _over_links(key, scenarios[key], run.measurements(key)))]
     traced += [f"{key}: {note}" for key, report in reports.items() for note in report.notes]
     if traced:
         print("\n" + "\n".join(traced))
     told = ", ".join(f"{op} between {ranks}" for op, ranks in sorted(curves)) or NONE
-    print(f"\nrank {options.rank}, one step; curves of run {run.id}: {told}")
+    print(f"\nrank {options.rank}, one step; curves of run {curves_run.id}: {told}")
     return OK
 
 
@@ -110,6 +112,18 @@ def _traced(key: str, traffic: tuple[AxisTraffic, ...], launches: list[Measureme
         return told
     in_turn_s = sum(each for each in alone_s if each is not None)
     return f"{told}; {seconds(in_turn_s)} by the curves, so {100 * in_turn_s / took_s:.0f} % of their rate"
+
+
+def _over_links(key: str, scenario: Scenario, launches: list[Measurement]) -> str | None:
+    """What the links' own counters say of the timed launches, beside the calls on paper."""
+    sent = numbers_of(launches, "link_bytes")
+    if not sent:
+        return None
+    ranks = [sent_bytes(scenario, rank) for rank in range(scenario.layout.world)]
+    measured, predicted = statistics.median(sent), statistics.fmean(ranks)
+    told = f"{key}: a device sends {measured / 1e9:.4g} GB a step by its links' counters"
+    apart = f" ({100 * (measured / predicted - 1):+.1f} %)" if predicted else ""
+    return f"{told}, {predicted / 1e9:.4g} GB by the calls{apart}"
 
 
 def _rate(gb_per_s: float | None) -> str:

@@ -9,6 +9,7 @@ from pytest_charllm.measure.checks import checks, counts, unchecked
 from pytest_charllm.measure.collective import curve, curve_metrics, result_checks, unequal
 from pytest_charllm.measure.energy import energy
 from pytest_charllm.measure.health import health
+from pytest_charllm.measure.links import link_findings
 from pytest_charllm.measure.observations import launch_findings, power_capped, step_parts
 from pytest_charllm.measure.ranks import Columns, per_rank
 from pytest_charllm.measure.script import NO_WINDOW, script_findings, semantics, windowed
@@ -50,6 +51,7 @@ def measure(launch: Launch, trace: Trace | None, machine: Machine) -> Measuremen
         stepped = not isinstance(launch.scenario.work, Collective)
         findings += [*(step_findings(launch.ranks, machine.is_cpu) if stepped else ()), *taints]
         findings += power_capped(windows, values["mean_power"].value)
+        findings += link_findings(launch, values["link_bytes"], machine.gpus_per_node)
         findings += state.notes
         findings += script_findings(launch) if is_script else []
     elif reason is None and launch.pass_ is Pass.TRACED:

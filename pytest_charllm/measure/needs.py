@@ -29,6 +29,7 @@ NEEDS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "throttle_hw_brake": (("throttle_hw_brake_ns",),),
     "sm_clock": (("sm_clock_mhz",),),
     "sm_clock_p5": (("sm_clock_mhz",),),
+    "link_bytes": (("link_tx_kib",),),
 }
 """GPU metric -> ways to it, each the quantities that it takes. Those that are not in here need no sensor."""
 

@@ -9,12 +9,12 @@ import msgspec
 
 from pytest_charllm.hardware import Machine
 from pytest_charllm.hardware.catalogue import CATALOGUE
-from pytest_charllm.measure import power, steps, thermal
+from pytest_charllm.measure import links, power, steps, thermal
 from pytest_charllm.measure.ranks import CALIBRATIONS, calibration_time
 from pytest_charllm.measure.windows import DeviceWindow, over_devices
 from pytest_charllm.records import METRICS, Launch, RankReport, Value
 from pytest_charllm.records.metrics import TRACED_METRICS
-from pytest_charllm.scenario import Precision, Scenario, Script
+from pytest_charllm.scenario import Collective, Precision, Scenario, Script
 from pytest_charllm.scenario.flops import FLOP_FORMULA, flops_per_token
 
 _CORE_TEMPERATURE = {True: "package_temp_c", False: "core_temp_c"}
@@ -43,6 +43,7 @@ DEVICE_METRICS = (
     "throttle_hw_brake",
     "sm_clock",
     "sm_clock_p5",
+    "link_bytes",
 )
 """Those that need telemetry."""
 
@@ -112,6 +113,7 @@ def device_values(
         "throttle_hw_brake": worst(lambda window: power.throttle_share(window, "throttle_hw_brake_ns")),
         "sm_clock": over_devices(windows, power.sm_clock, statistics.fmean),
         "sm_clock_p5": over_devices(windows, power.sm_clock_p5, min),
+        "link_bytes": _link_bytes(windows, launch),
     }
 
 
@@ -120,6 +122,16 @@ def _spread(windows: Sequence[DeviceWindow], quantity: str) -> Value:
     if len(windows) < 2:
         return missing("core_temp_spread", "one device")
     return over_devices(windows, lambda window: thermal.temperature_end(window, quantity), lambda c: max(c) - min(c))
+
+
+def _link_bytes(windows: Sequence[DeviceWindow], launch: Launch) -> Value:
+    """Mean over devices; one that is alone has nobody to send to."""
+    if len(windows) < 2:
+        return missing("link_bytes", "one device")
+    if isinstance(launch.scenario.work, Collective):
+        return missing("link_bytes", "no steps")
+    count = len(steps.slowest_steps_s(launch.ranks))
+    return over_devices(windows, lambda window: links.link_bytes(window, count), statistics.fmean)
 
 
 def _energy_per_token(

@@ -63,6 +63,25 @@ def test_traced_steps_are_held_against_the_curves(
     assert tp == f"{keys[1]}: 100 ms of communication in a traced step, 40.0 ms of it exposed"
 
 
+def test_links_are_held_against_the_calls_and_curves_may_be_another_runs(
+    gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A night of training and one of collectives are two runs; and counts of calls do not say which way bytes went."""
+    curves = gpu_run(key=KEY, values={"latency_1kib": 1e-5})
+    launch = Launch(
+        id=f"{KEY}.timed-1", scenario=parse_key(KEY), pass_=Pass.TIMED, window=tier("smoke", False).window,
+        status=Status.COMPLETED,
+    )  # fmt: skip
+    (curves.launch_directory(KEY, Pass.TIMED, 1) / "launch.json").write_bytes(to_pretty_json(launch))
+    run = gpu_run(key="llama3-1b.dp2.mb1", values={"link_bytes": 4.4053e9})
+    assert main(["traffic", "llama3-1b.dp2.mb1", "--run", run.id, "--curves", curves.id]) == 0
+    *_, links, _, last = capsys.readouterr().out.splitlines()
+    assert links == (
+        "llama3-1b.dp2.mb1: a device sends 4.405 GB a step by its links' counters, 4.417 GB by the calls (-0.3 %)"
+    )
+    assert last == f"rank 0, one step; curves of run {curves.id}: p2p between 2"
+
+
 def traced(key: str, *times: AxisTime, **changes: Any) -> Launch:
     """Of two ranks, of which the second one has nothing to tell."""
     told = RankReport(

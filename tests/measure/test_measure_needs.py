@@ -17,7 +17,7 @@ def test_every_device_metric_is_told() -> None:
 
 
 @pytest.mark.parametrize("metric", [m for m in NEEDS if m not in ("core_temp_spread", "core_temp_slope",
-                                    "core_temp_steady", "thermal_resistance")])  # fmt: skip
+                                    "core_temp_steady", "thermal_resistance", "link_bytes")])  # fmt: skip
 def test_what_is_needed_is_enough_and_not_too_much(make: SimpleNamespace, metric: str) -> None:
     """Any one way suffices; without a quantity of each way there is no value."""
     everything = make.healthy()

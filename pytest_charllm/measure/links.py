@@ -1,0 +1,55 @@
+"""What went over a device's links, by the links' own counters: a witness of the collectives that no rank can bias."""
+
+from __future__ import annotations
+
+from pytest_charllm.errors import BadInput
+from pytest_charllm.measure.series import at, went_backwards
+from pytest_charllm.measure.traffic import sent_bytes
+from pytest_charllm.measure.windows import DeviceWindow
+from pytest_charllm.records import Finding, Launch, Value
+from pytest_charllm.scenario import Training
+
+UNIT = "bytes"
+QUANTITY = "link_tx_kib"
+KIB = 1024
+APART = 0.05
+"""Beyond this the links did not carry what is on paper. Measured on two H200s: 0.1 to 0.3 % less than predicted."""
+
+
+def link_bytes(window: DeviceWindow, steps: int) -> Value:
+    """Bytes that one device sent a step: the counter's difference between the edges, over the steps in between."""
+    readings = window.series(QUANTITY)
+    if not readings:
+        return _none(window.absent(QUANTITY))
+    if (reason := window.not_bracketed(QUANTITY, readings)) is not None:
+        return _none(f"{QUANTITY} {reason}")
+    if went_backwards(readings):
+        return _none(f"{QUANTITY} went backwards: the counter was reset")
+    sent_kib = at(readings, window.end_ns) - at(readings, window.begin_ns)
+    return Value(value=KIB * sent_kib / steps, unit=UNIT, gap_s=window.gap_s(readings))
+
+
+def link_findings(launch: Launch, measured: Value, gpus_per_node: int) -> tuple[Finding, ...]:
+    """Where links carried something else than the collectives on paper: another path, another algorithm, a neighbour.
+
+    Told of layouts within one node, whose collectives have no other way than a node's own links.
+    """
+    scenario = launch.scenario
+    if measured.value is None or not isinstance(scenario.work, Training) or scenario.layout.world > gpus_per_node:
+        return ()
+    try:
+        ranks = [sent_bytes(scenario, report.rank) for report in launch.ranks]
+    except BadInput:
+        return ()
+    predicted = sum(ranks) / len(ranks)
+    if not predicted or abs(measured.value / predicted - 1) <= APART:
+        return ()
+    text = (
+        f"a device sent {measured.value / 1e9:.3g} GB a step over its links, {predicted / 1e9:.3g} GB by the "
+        "collectives on paper: another path, reductions within a switch, or a neighbour's traffic"
+    )
+    return (Finding(kind="link-traffic", text=text),)
+
+
+def _none(reason: str) -> Value:
+    return Value(value=None, unit=UNIT, reason=reason)
