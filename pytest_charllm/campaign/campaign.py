@@ -25,7 +25,7 @@ from pytest_charllm.judge.tolerances import rules_for
 from pytest_charllm.launch.launcher import TorchrunLauncher
 from pytest_charllm.launch.replay import ReplayLauncher, recorded
 from pytest_charllm.records import Baseline, Judgement, Launch, NeedMore, Pass, Verdict
-from pytest_charllm.records.tier import window_of
+from pytest_charllm.records.tiers import window_of
 from pytest_charllm.scenario import Collective, Scenario, Training
 from pytest_charllm.scenario.script import refuse_namesake
 from pytest_charllm.store.baselines import BaselineStore

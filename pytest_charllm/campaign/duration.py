@@ -16,7 +16,7 @@ from pytest_charllm.campaign.settings import Planned
 from pytest_charllm.errors import BadInput
 from pytest_charllm.hardware.catalogue import Hardware
 from pytest_charllm.records import Tier, WindowRule
-from pytest_charllm.records.tier import window_of
+from pytest_charllm.records.tiers import window_of
 from pytest_charllm.scenario import Collective, Scenario, Training
 from pytest_charllm.scenario.bubble import bubble_fraction
 from pytest_charllm.scenario.flops import flops_per_token, hardware_flops_per_step

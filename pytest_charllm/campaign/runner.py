@@ -16,7 +16,7 @@ from pytest_charllm.launch.repro import write_repro
 from pytest_charllm.launch.request import LaunchRequest, Progress, limits_of
 from pytest_charllm.measure.measurement import measure
 from pytest_charllm.records import Launch, Measurement, Pass, Status, Validity
-from pytest_charllm.records.tier import window_of
+from pytest_charllm.records.tiers import window_of
 from pytest_charllm.store.run import RunDirectory
 from pytest_charllm.telemetry.reader import read_trace
 

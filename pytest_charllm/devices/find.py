@@ -7,7 +7,6 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -31,7 +30,7 @@ CPU_RANKS = 2
 def find_machine(
     *,
     environ: Mapping[str, str] = os.environ,
-    pci_root: Path = pci.PCI_DEVICES,
+    pci_root: str | os.PathLike[str] = pci.PCI_DEVICES,
     probe: Sequence[str] = PROBE,
     timeout_s: float = 20.0,
 ) -> Machine:

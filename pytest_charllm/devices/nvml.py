@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_charllm.devices import nvml_fields as table
@@ -25,26 +24,25 @@ _REVIVE_AT_MOST_S = 60.0
 Answer = float | NvmlError | str
 
 
-@dataclass
 class _Gpu:
     """`handle` changes when the library is started anew."""
 
-    handle: Any
-    found: Probed
+    def __init__(self, handle: Any, found: Probed) -> None:
+        self.handle, self.found = handle, found
 
     @property
     def line(self) -> DeviceLine:
         return self.found.line
 
 
-@dataclass
 class _Revival:
     """When the library may be started anew, and what came of it."""
 
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    not_before_ns: int = 0
-    wait_s: float = REVIVE_S
-    events: list[EventLine] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.not_before_ns = 0
+        self.wait_s = REVIVE_S
+        self.events: list[EventLine] = []
 
 
 class NvmlSource:

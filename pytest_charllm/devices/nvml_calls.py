@@ -14,7 +14,6 @@ from pytest_charllm.devices.nvml_fields import (
     Field,
     code_name,
 )
-from pytest_charllm.devices.nvml_versions import versions
 from pytest_charllm.errors import DeviceError
 
 
@@ -27,6 +26,8 @@ class NvmlError(Exception):
 
     def explain(self, what: str) -> str:
         """``NVML does not start: LibRmVersionMismatch (18): reboot...``, one line with its remedy."""
+        from pytest_charllm.devices.nvml_versions import versions
+
         remedy = REMEDIES.get(self.code)
         found = versions() if self.code == VERSION_MISMATCH else ""
         return f"{what}: {self}" + (f" ({found})" if found else "") + (f": {remedy}" if remedy else "")

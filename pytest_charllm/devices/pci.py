@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 from typing import NamedTuple
 
-PCI_DEVICES = Path("/sys/bus/pci/devices")
+PCI_DEVICES = "/sys/bus/pci/devices"
 VENDORS = {0x10DE: "NVIDIA", 0x1002: "AMD"}
 
 _VGA, _DISPLAY, _ACCELERATOR = 0x0300, 0x03, 0x1200
@@ -17,21 +17,21 @@ class PciGpu(NamedTuple):
     vendor: str
 
 
-def gpus(root: Path = PCI_DEVICES) -> tuple[PciGpu, ...]:
+def gpus(root: str | os.PathLike[str] = PCI_DEVICES) -> tuple[PciGpu, ...]:
     """Display and 3D controllers of GPU vendors that can train; empty where there is no sysfs.
 
     AMD's VGA class is left out: it is the graphics inside a CPU or a desktop card, while Instinct boards are display
     controllers or, from MI300 on, processing accelerators.
     """
     found = []
-    for device in sorted(root.iterdir()) if root.is_dir() else ():
-        vendor, class_ = _hex(device / "vendor"), _hex(device / "class")
+    for address in sorted(os.listdir(root)) if os.path.isdir(root) else ():
+        vendor, class_ = (_hex(os.path.join(root, address, file)) for file in ("vendor", "class"))
         if vendor not in VENDORS or class_ is None:
             continue
         kind = class_ >> 8
         is_display = kind >> 8 == _DISPLAY and not (VENDORS[vendor] == "AMD" and kind == _VGA)
         if is_display or (VENDORS[vendor] == "AMD" and kind == _ACCELERATOR):
-            found.append(PciGpu(device.name, VENDORS[vendor]))
+            found.append(PciGpu(address, VENDORS[vendor]))
     return tuple(found)
 
 
@@ -41,8 +41,9 @@ def sysfs_address(bus_id: str) -> str:
     return f"{int(domain, 16):04x}:{rest}"
 
 
-def _hex(path: Path) -> int | None:
+def _hex(path: str) -> int | None:
     try:
-        return int(path.read_text(), 16)
+        with open(path) as file:
+            return int(file.read(), 16)
     except (OSError, ValueError):
         return None  # unplugged while we look, or not a PCI device's folder

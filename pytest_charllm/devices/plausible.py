@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from pytest_charllm.records.telemetry import CUMULATIVE
 
 TEMPERATURE_C = (-20.0, 130.0)
@@ -14,7 +12,6 @@ POWER_HEADROOM = 1.5
 CLOCK_HEADROOM = 1.2
 
 
-@dataclass
 class Plausible:
     """The filter of one device. `power_limit_w` is the largest limit the board can be set to; None: not checked.
 
@@ -22,10 +19,15 @@ class Plausible:
     is whole again, after a reset it visibly starts lower.
     """
 
-    power_limit_w: float | None = None
-    sm_clock_max_mhz: float | None = None
-    mem_clock_max_mhz: float | None = None
-    _last: dict[str, float] = field(default_factory=dict)
+    def __init__(
+        self,
+        power_limit_w: float | None = None,
+        sm_clock_max_mhz: float | None = None,
+        mem_clock_max_mhz: float | None = None,
+    ) -> None:
+        self.power_limit_w = power_limit_w
+        self.sm_clock_max_mhz, self.mem_clock_max_mhz = sm_clock_max_mhz, mem_clock_max_mhz
+        self._last: dict[str, float] = {}
 
     def filter(self, values: dict[str, float | None], missing: dict[str, str]) -> None:
         """Replace, in place, each implausible value by None and say so in `missing`."""

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 _PR_SET_PDEATHSIG = 1
@@ -73,7 +72,8 @@ def descends(pid: int, ancestor: int) -> bool | None:
         if pid == ancestor:
             return True
         try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
+            with open(f"/proc/{pid}/stat") as file:
+                stat = file.read()
         except OSError:
             return None
         pid = int(stat.rpartition(")")[2].split()[1])

@@ -1,44 +1,19 @@
-"""Every struct that is stored or exchanged. No I/O."""
+"""Every struct that is stored or exchanged. No I/O.
 
-from pytest_charllm.records.base import MEASURING, SCHEMA, Record, from_json, timestamp, to_json, to_pretty_json
-from pytest_charllm.records.baseline import Baseline, BaselineSample, BaselineStack, Comparable
-from pytest_charllm.records.judgement import Diagnosis, Judgement, MetricVerdict, NeedMore, Noise, Verdict
-from pytest_charllm.records.launch import (
-    Calibration,
-    Collective,
-    Elapsed,
-    Failure,
-    Fault,
-    FaultApplied,
-    Launch,
-    MessageTimes,
-    Pass,
-    Phases,
-    RankDevice,
-    RankReport,
-    RankRequest,
-    Reference,
-    Status,
-    StepMarks,
-    StepSeries,
-    Unmeasured,
-    Warmup,
-    WindowEdges,
-    WindowRule,
-)  # fmt: skip
-from pytest_charllm.records.logs import LogProblem, LogStatus, LogSteps
-from pytest_charllm.records.measurement import Check, Finding, Measurement, Validity, Value, numbers_of, why_missing
-from pytest_charllm.records.metrics import METRICS, Better, Metric, metric_named
-from pytest_charllm.records.stack import Stack
-from pytest_charllm.records.telemetry import DeviceLine, EndLine, EventLine, Line, Meta, SampleLine, Trace
-from pytest_charllm.records.tier import TIERS, Tier, tier
+A name of this package loads them all on first use. Whoever needs one module alone, as the sampler does, which starts
+with every launch, imports that.
+"""
 
-__all__ = [
-    "MEASURING", "METRICS", "SCHEMA", "TIERS", "Baseline", "BaselineSample", "BaselineStack", "Better", "Calibration",
-    "Check", "Collective", "Comparable", "DeviceLine", "Diagnosis", "Elapsed", "EndLine", "EventLine", "Failure",
-    "Fault", "FaultApplied", "Finding", "Judgement", "Launch", "Line", "LogProblem", "LogStatus", "LogSteps",
-    "Measurement", "MessageTimes", "Meta", "Metric", "MetricVerdict", "NeedMore", "Noise", "Pass", "Phases",
-    "RankDevice", "RankReport", "RankRequest", "Record", "Reference", "SampleLine", "Stack", "Status", "StepMarks",
-    "StepSeries", "Tier", "Trace", "Unmeasured", "Validity", "Value", "Verdict", "Warmup", "WindowEdges", "WindowRule",
-    "from_json", "metric_named", "numbers_of", "tier", "timestamp", "to_json", "to_pretty_json", "why_missing",
-]  # fmt: skip
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_charllm.records.every import *  # noqa: F403
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("pytest_charllm.records.every"), name)

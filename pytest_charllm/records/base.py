@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from pytest_charllm.errors import BadRecord
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SCHEMA = 1
 """Version of every stored record. A file of another version is refused by name, never guessed at."""

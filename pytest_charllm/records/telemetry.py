@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from pytest_charllm.errors import BadRecord
 from pytest_charllm.records.base import SCHEMA, Record, from_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 QUANTITIES = {
     "power_instant_w": "board power now, GPU scope",

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+import pytest_charllm
 from pytest_charllm.errors import HarnessError
 from pytest_charllm.records.base import to_pretty_json
 from pytest_charllm.telemetry.config import READY, SamplerConfig
@@ -65,7 +66,8 @@ class Sampler:
         try:
             config.write_bytes(to_pretty_json(self._config))
             self._process = subprocess.Popen(
-                (sys.executable, "-m", "pytest_charllm.telemetry.sampler", str(config)),
+                (sys.executable, "-S", "-m", "pytest_charllm.telemetry.sampler", str(config)),
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(search_path())},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,
@@ -144,6 +146,13 @@ class Sampler:
     def _close(self, notes: tuple[str, ...]) -> None:
         self._notes = notes
         self._stderr.close()
+
+
+def search_path() -> list[str]:
+    """Where the sampler finds its modules: where we do, so that it can do without `site`, whose `.pth` files may import
+    anything and cost more than the interpreter itself."""
+    ours = os.path.dirname(os.path.dirname(os.path.abspath(pytest_charllm.__file__)))
+    return list(dict.fromkeys((*(os.path.abspath(each) for each in sys.path), ours)))
 
 
 def _end(process: subprocess.Popen[bytes], *, politely: bool) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import threading
 import time
 from array import array
@@ -19,9 +18,10 @@ from pytest_charllm.telemetry.pace import BUSY_SHARE, Pace
 
 T = TypeVar("T")
 
-_AT_EDGES = frozenset({"energy_j", "package_energy_j"})
-"""What runs at a few hundred watts more on one side of an edge than on the other. The causes of throttling do not set
-in just there, so for them it is enough to be read right before and after the close look at an edge."""
+_AT_EDGES = frozenset({"energy_j", "package_energy_j", "link_tx_kib"})
+"""What runs at full speed on one side of an edge and hardly on the other: joules, and what goes over links. The causes
+of throttling do not set in just there, so for them it is enough to be read right before and after the close look at an
+edge."""
 
 
 class DeviceReader(threading.Thread):
@@ -74,7 +74,7 @@ class DeviceReader(threading.Thread):
         return DevicePace(
             passes=len(latencies),
             period_s=self._pace.period_s,
-            latency_p50_ns=round(statistics.median(latencies)),
+            latency_p50_ns=latencies[len(latencies) // 2],
             latency_p95_ns=latencies[int(0.95 * (len(latencies) - 1))],
             latency_max_ns=latencies[-1],
         )

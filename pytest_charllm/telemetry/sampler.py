@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -47,7 +46,7 @@ class Sampling:
         self._config, self._source, self._inbox = config, source, inbox
         self._spans = Spans()
         devices = [_without(device, config.without) for device in source.devices()]
-        self._file = TraceFile(Path(config.path))
+        self._file = TraceFile(config.path)
         self._file.add(_meta(config, source))
         for device in devices:
             self._file.add(device)
@@ -206,7 +205,8 @@ def main(argv: list[str]) -> int:
     inbox = Inbox()
     threading.Thread(target=_watch_stdin, args=(inbox,), daemon=True).start()
     try:
-        config = from_json(Path(argv[0]).read_bytes(), SamplerConfig, argv[0])
+        with open(argv[0], "rb") as file:
+            config = from_json(file.read(), SamplerConfig, argv[0])
         source = open_source(config.source, config.uuids)
         # Only now: a handler of ours would never run while this thread hangs in a driver, the default action does.
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import msgspec
 
@@ -14,7 +13,7 @@ from pytest_charllm.records.telemetry import Line, SampleLine
 class TraceFile:
     """Appends lines. Raises `HarnessError` when it cannot."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str) -> None:
         try:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         except OSError as error:

@@ -237,7 +237,8 @@ def test_fault_02_a_mismatch_names_both_versions(tmp_path, nvml, monkeypatch):
     assert nvml_versions.versions(tmp_path) == "kernel module 570.86.15, library 580.159.04"
     assert nvml_versions.versions(tmp_path / "nowhere") == ""
     monkeypatch.setattr(nvml_versions, "_ROOT", tmp_path)
-    monkeypatch.setattr("pytest_charllm.devices.nvml_calls.versions", lambda: nvml_versions.versions(tmp_path))
+    found = nvml_versions.versions(tmp_path)
+    monkeypatch.setattr(nvml_versions, "versions", lambda: found)
     nvml.refusals["nvmlInit"] = 18
     found = find(nvml)
     assert "LibRmVersionMismatch (18) (kernel module 570.86.15, library 580.159.04): " in found.error
