@@ -9,18 +9,21 @@ from __future__ import annotations
 from pytest_charllm.launch.request import Progress
 from pytest_charllm.telemetry.dense import Kind, Span
 
-BEGIN_S = 1.0
+BEGIN_S = 0.9
 """A rank tells of its window first and collects its garbage then: 0.36 to 0.56 s on an H200, so the beginning lies in
 the middle of this."""
-BEFORE_S, AFTER_S = 0.2, 0.3
+GARBAGE_S = 0.2
+"""The end is at least so much later than the window is long."""
+AFTER_S = 0.2
+"""That a window has ended is known 0.1 to 0.2 s later."""
 EARLY_SHARE, LATE_SHARE = 0.02, 0.05
 """How far off the expected length a window may be: 15 on H200s lasted from 2.1 % less to 0.8 % more."""
 _LATE_S = 5.0
 """A window that takes longer still is looked at for this long. The report that follows its end cuts that short."""
-START_S = 2.0
+START_S = 1.2
 """The sampler's first second tells how warm a device is before any load."""
-REST_S = 120.0
-"""A rest that nobody ends is over then."""
+REST_S = NEAR_S = 120.0
+"""What nobody ends is over then."""
 _BEFORE_WARMUP = ("build", "compile")
 
 
@@ -39,7 +42,7 @@ def edges(progress: Progress, now_ns: int, *, warms_up: bool) -> list[Span]:
     if warms_up and progress.phase in _BEFORE_WARMUP:
         return [span(max(0.0, START_S - progress.elapsed_s), REST_S, Kind.REST)]
     if progress.phase == "warm-up":
-        return [span(0.0, REST_S, Kind.WORK)]
+        return [span(0.0, NEAR_S, Kind.NEAR)]
     if progress.phase == "report":
         return [span(0.0, AFTER_S, Kind.LAST)]
     if progress.phase != "window" or progress.step:
@@ -47,5 +50,4 @@ def edges(progress: Progress, now_ns: int, *, warms_up: bool) -> list[Span]:
     begin, expected_s = span(0.0, BEGIN_S), progress.expected_s
     if expected_s is None:
         return [begin]
-    early_s = max(0.0, (1 - EARLY_SHARE) * expected_s - BEFORE_S)
-    return [begin, span(early_s, (1 + LATE_SHARE) * expected_s + _LATE_S)]
+    return [begin, span(GARBAGE_S + (1 - EARLY_SHARE) * expected_s, (1 + LATE_SHARE) * expected_s + _LATE_S)]

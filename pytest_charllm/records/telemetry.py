@@ -174,8 +174,9 @@ class EventLine(TelemetryLine, frozen=True, kw_only=True, tag="event"):
     "slowed": passes took too long, so there are fewer. "restarted": the driver's library was started anew. "xid": the
     driver reported an error of the device. "processes": somebody else computes on it. "anchor": one instant on all
     clocks. "clock-stepped", "suspended": what the anchors gave away. "dense": energy is read at every pass. "rest":
-    nothing is judged, so there are as few passes as it says, until "work" or "dense". "duplicates" is added on reading,
-    for samples that were dropped.
+    nothing is judged, so there are as few passes as it says, until "near" or "dense". "near": nothing is judged yet, so
+    that slow quantities are read as seldom as it says, until "dense". "duplicates" is added on reading, for samples
+    that were dropped.
     """
 
     kind: str

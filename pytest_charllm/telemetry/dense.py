@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 class Kind(StrEnum):
     """dense: the energy counter at every pass. last: dense, in the place of all that was announced before. rest: fewer
-    passes, since nothing of them will be judged. work: what comes is judged; with dense and last, it ends a rest."""
+    passes, since nothing of them will be judged. near: nothing yet, but it may begin at any moment, so that all is read
+    often enough to lie on both sides of an edge. Each ends those before it, but that dense spans may be several."""
 
     DENSE = "dense"
     LAST = "last"
     REST = "rest"
-    WORK = "work"
+    NEAR = "near"
 
 
 class Span(NamedTuple):
@@ -52,11 +53,10 @@ class Spans:
 
     def add(self, span: Span, now_ns: int) -> bool:
         """Whether that ended a rest, or took one back."""
-        gone = {Kind.DENSE: (Kind.REST,), Kind.LAST: tuple(Kind), Kind.REST: (Kind.REST,), Kind.WORK: (Kind.REST,)}
+        stay = () if span.kind is Kind.LAST else (Kind.DENSE, Kind.LAST)
         with self._lock:
             still = [each for each in self._spans if each.end_ns > now_ns]
-            kept = [each for each in still if each.kind not in gone[span.kind]]
-            self._spans = [*kept, span]
+            self._spans = [*(each for each in still if each.kind in stay), span]
         return span.kind is not Kind.REST and Kind.REST in {each.kind for each in still}
 
     def covers(self, now_ns: int) -> bool:
@@ -66,6 +66,10 @@ class Spans:
     def rests(self, now_ns: int) -> bool:
         """Whether there is nothing to be judged."""
         return self._any(now_ns, Kind.REST) and not self.covers(now_ns)
+
+    def nears(self, now_ns: int) -> bool:
+        """Whether something to be judged may begin."""
+        return self._any(now_ns, Kind.NEAR) and not self.covers(now_ns)
 
     def _any(self, now_ns: int, *kinds: Kind) -> bool:
         with self._lock:

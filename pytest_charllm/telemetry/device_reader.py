@@ -28,7 +28,8 @@ class DeviceReader(threading.Thread):
     """Reads one device at its pace. The driver may hold it for ever, so it is a daemon and its owner watches it.
 
     A pass reads what is cheap, and once in `config.slow_period_s` all. In a dense span every pass reads energy too, and
-    all is read as such a span begins and once it is over. In a rest there are fewer passes of either sort.
+    all is read as such a span begins and once it is over. In a rest there are fewer passes of either sort, and all is
+    read once it is over.
     """
 
     def __init__(
@@ -124,7 +125,9 @@ class DeviceReader(threading.Thread):
     def _slow_is_due(self, now_ns: int) -> bool:
         if self._slow_at_ns is None:
             return True
-        period_s = self._config.rest_slow_period_s if self._spans.rests(now_ns) else self._config.slow_period_s
+        config = self._config
+        period_s = config.near_slow_period_s if self._spans.nears(now_ns) else config.slow_period_s
+        period_s = config.rest_slow_period_s if self._spans.rests(now_ns) else period_s
         return now_ns - self._slow_at_ns >= period_s * 1e9
 
     def _look_for_strangers(self) -> None:

@@ -109,7 +109,7 @@ class Sampling:
     def _announced(self, span: Span) -> None:
         now_ns = time.monotonic_ns()
         ended_rest = self._spans.add(span, now_ns)
-        if span.kind is not Kind.WORK or ended_rest:
+        if span.kind is not Kind.NEAR or ended_rest:
             kind, text = _told(span, self._config)
             self._file.add(EventLine(kind=kind, mono_ns=span.begin_ns, text=text))
         if self._spans.covers(now_ns) or ended_rest:
@@ -171,8 +171,8 @@ def _told(span: Span, config: SamplerConfig) -> tuple[str, str]:
             f"a pass every {config.rest_period_s:g} s and slow quantities every {config.rest_slow_period_s:g} s, "
             f"until told otherwise, for {seconds} at most"
         )
-    if span.kind is Kind.WORK:
-        return "work", "full pace"
+    if span.kind is Kind.NEAR:
+        return "near", f"full pace, but slow quantities every {config.near_slow_period_s:g} s, for {seconds} at most"
     return "dense", f"energy at every pass, for {seconds}"
 
 

@@ -47,7 +47,7 @@ def test_a_rest_ends_by_itself():
     assert [now for now in range(0, 30, 5) if spans.rests(now)] == [10, 15]
 
 
-@pytest.mark.parametrize("kind", [Kind.WORK, Kind.DENSE, Kind.LAST])
+@pytest.mark.parametrize("kind", [Kind.NEAR, Kind.DENSE, Kind.LAST])
 def test_a_rest_ends_for_good_when_something_is_to_be_judged(kind):
     """One that came back after a close look would thin out the window. One that has not begun is taken back too."""
     for now_ns in (5, 12):
@@ -64,3 +64,13 @@ def test_the_latest_rest_counts():
     spans.add(Span(10, 90, Kind.REST), now_ns=1)
     spans.add(Span(20, 40, Kind.REST), now_ns=2)
     assert [now for now in range(0, 100, 10) if spans.rests(now)] == [20, 30]
+
+
+@pytest.mark.parametrize("kind", [Kind.DENSE, Kind.LAST])
+def test_a_window_is_near_until_it_is_there(kind):
+    """Between its edges slow quantities are read once a second: that it was near must be forgotten by then."""
+    spans = Spans()
+    spans.add(Span(10, 90, Kind.NEAR), now_ns=10)
+    assert [now for now in range(0, 100, 30) if spans.nears(now)] == [30, 60]
+    spans.add(Span(20, 30, kind), now_ns=20)
+    assert not any(spans.nears(now) for now in range(0, 100, 5))

@@ -417,18 +417,18 @@ def test_a_rest_and_what_is_left_out_are_on_record(sampler):
     running.announce(Span(now_ns, now_ns + 60_000_000_000, Kind.REST))
     time.sleep(2.5)
     woken_ns = time.monotonic_ns()
-    running.announce(Span(woken_ns, woken_ns + 1, Kind.WORK))
+    running.announce(Span(woken_ns, woken_ns + 60_000_000_000, Kind.NEAR))
     until(lambda: read_trace(running.path).samples["GPU-a"][-1].mono_ns > woken_ns + 500_000_000, "it is at work again")
     assert running.stop() == ()
     trace = read_trace(running.path)
-    told = [event for event in trace.events if event.kind in ("rest", "work")]
-    assert [(event.kind, event.mono_ns) for event in told] == [("rest", now_ns), ("work", woken_ns)]
+    told = [event for event in trace.events if event.kind in ("rest", "near")]
+    assert [(event.kind, event.mono_ns) for event in told] == [("rest", now_ns), ("near", woken_ns)]
     assert told[0].text.startswith("a pass every 0.5 s and slow quantities every 10 s")
     rested = [sample for sample in trace.samples["GPU-a"] if now_ns + 300_000_000 < sample.mono_ns < woken_ns]
     assert 3 <= len(rested) <= 4 * (woken_ns - now_ns) / 1e9
     assert not any("energy_j" in sample.values for sample in rested)
     first = next(sample for sample in trace.samples["GPU-a"] if sample.mono_ns > woken_ns)
-    assert "energy_j" in first.values
+    assert first.mono_ns - woken_ns < 300_000_000
     assert not any("margin_c" in sample.values for sample in trace.samples["GPU-a"])
     capabilities = trace.devices["GPU-a"].capabilities
     assert "left out" in capabilities["margin_c"]
