@@ -14,14 +14,14 @@ from pytest_charllm.devices.simulated.source import Simulation
 from pytest_charllm.measure.energy import counter_energy, integral_energy
 from pytest_charllm.measure.power import throttle_share
 from pytest_charllm.measure.windows import DeviceWindow
-from pytest_charllm.records.telemetry import CUMULATIVE, QUANTITIES
+from pytest_charllm.records.telemetry import QUANTITIES
 
 S = 1_000_000_000
 H200 = PROFILES["h200"]
 
 
 def sampled(cut, profile, seed: int, length_s: float) -> tuple[Simulation, DeviceWindow]:
-    """As the sampler reads: 10 Hz with jitter, slow quantities once a second and densely around both edges."""
+    """As the sampler reads: 10 Hz with jitter, slow quantities once a second, energy at every pass around both edges as they are announced."""
     now = [7 * S]
     simulation = Simulation(profile, ("GPU-x",), seed=seed, clock=lambda: now[0])
     source = simulation.source()
@@ -32,12 +32,12 @@ def sampled(cut, profile, seed: int, length_s: float) -> tuple[Simulation, Devic
     for tick in range(round((end_s + 2) * 10)):
         at_s = tick / 10 + rng.uniform(-0.02, 0.02)
         now[0] = 7 * S + round(max(0.0, at_s) * S)
-        is_near = min(abs(at_s - begin_s), abs(at_s - end_s)) < 0.6
+        is_close = -0.45 < at_s - begin_s < 0.45 or -0.15 < at_s - end_s < 0.35
         wanted = set(QUANTITIES) - set(line.slow)
         if tick % 10 == 0:
             wanted |= set(line.slow)
-        elif is_near:
-            wanted |= set(line.slow) & CUMULATIVE
+        elif is_close:
+            wanted.add("energy_j")
         samples.append(source.read(line.uuid, wanted))
     return simulation, cut(line, samples, round((7 + begin_s) * S), round((7 + end_s) * S))
 

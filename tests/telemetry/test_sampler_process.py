@@ -427,8 +427,6 @@ def test_a_rest_and_what_is_left_out_are_on_record(sampler):
     rested = [sample for sample in trace.samples["GPU-a"] if now_ns + 300_000_000 < sample.mono_ns < woken_ns]
     assert 3 <= len(rested) <= 4 * (woken_ns - now_ns) / 1e9
     assert not any("energy_j" in sample.values for sample in rested)
-    first = next(sample for sample in trace.samples["GPU-a"] if sample.mono_ns > woken_ns)
-    assert first.mono_ns - woken_ns < 300_000_000
     assert not any("margin_c" in sample.values for sample in trace.samples["GPU-a"])
     capabilities = trace.devices["GPU-a"].capabilities
     assert "left out" in capabilities["margin_c"]
