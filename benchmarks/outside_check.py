@@ -192,12 +192,13 @@ def cpu_of_sampler(notes: list[Note], window: Window | None) -> Note:
 
 
 def pace(directory: Path) -> Note:
-    """Where the sampler's time went: passes with and without what is slow to read, by what they took."""
+    """Where the sampler's time went: passes that read all, energy too, or only what is cheap, by what they took."""
     trace = read_trace(directory / TELEMETRY)
     samples = [sample for each in trace.samples.values() for sample in each]
-    tiers: dict[str, list[float]] = {"slow": [], "fast": []}
+    tiers: dict[str, list[float]] = {"all": [], "energy": [], "fast": []}
     for sample in samples:
-        tiers["slow" if "energy_j" in sample.values else "fast"].append(sample.latency_ns / 1e6)
+        tier_name = "all" if "margin_c" in sample.values else "energy" if "energy_j" in sample.values else "fast"
+        tiers[tier_name].append(sample.latency_ns / 1e6)
     return {
         "sampler": {
             name: {"passes": len(ms), "median_ms": statistics.median(ms), "sum_ms": sum(ms)}
