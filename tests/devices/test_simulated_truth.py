@@ -21,7 +21,7 @@ H200 = PROFILES["h200"]
 
 
 def sampled(cut, profile, seed: int, length_s: float) -> tuple[Simulation, DeviceWindow]:
-    """As the sampler reads: 10 Hz with jitter, slow quantities once a second, energy at every pass while an edge is announced."""
+    """As the sampler reads: 10 Hz with jitter, slow quantities once a second, energy always at announced edges."""
     now = [7 * S]
     simulation = Simulation(profile, ("GPU-x",), seed=seed, clock=lambda: now[0])
     source = simulation.source()
