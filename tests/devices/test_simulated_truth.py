@@ -88,6 +88,22 @@ def test_throttled_time_is_the_counted_one(window_of):
     assert throttle_share(window, "throttle_power_cap_ns").value == pytest.approx(truth.power_cap_s / 10.0, rel=0.01)
 
 
+def test_a_window_that_the_sampler_rested_through_has_no_value(window_of):
+    """Whatever becomes of the announcement, a thin trace is no evidence: a pass every 0.5 s, all every 10 s."""
+    now = [7 * S]
+    source = Simulation(H200, ("GPU-x",), clock=lambda: now[0]).source()
+    (line,) = source.devices()
+    samples = []
+    for tick in range(80):
+        now[0] += S // 2
+        left_out = () if tick % 20 == 0 else line.slow
+        samples.append(source.read(line.uuid, set(QUANTITIES).difference(left_out)))
+    window = window_of(line, samples, 20 * S, 35 * S)
+    assert "not bracketed: gap of 10.00 s" in counter_energy(window).reason
+    assert "seen in 20 % of the window" in integral_energy(window).reason
+    assert "not bracketed" in throttle_share(window, "throttle_hw_thermal_ns").reason
+
+
 @pytest.mark.parametrize(
     ("fault", "shown"),
     [("stuck", {"power_instant_w", "energy_j"}), ("reset", {"energy_j"}), ("spike", {"power_instant_w"})],
