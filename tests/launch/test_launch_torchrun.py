@@ -206,7 +206,7 @@ def test_trouble_of_our_own_side_is_not_a_crash(
     """A full disk or a lost sampler says nothing about the stack under test."""
 
     class Broken:
-        def __init__(self, *args: object) -> None: ...
+        def __init__(self, *args: object, **options: object) -> None: ...
 
         def start(self) -> None:
             raise error
