@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Sequence
 
 from pytest_charllm.measure.values import missing
-from pytest_charllm.records import METRICS, Finding, Launch, RankReport, Value
+from pytest_charllm.records import Finding, Launch, RankReport, Value
 from pytest_charllm.records.breakdown import StepBreakdown
 from pytest_charllm.records.metrics import TRACED_METRICS
-from pytest_charllm.records.outlier import outlier
+from pytest_charllm.records.outlier import late
 from pytest_charllm.scenario import Scenario
 
 SLOWED = 0.05
@@ -41,23 +41,23 @@ def traced_per_rank(launch: Launch) -> dict[str, tuple[float, ...]]:
 
 
 def traced_findings(launch: Launch) -> list[Finding]:
-    """One rank that computes longer than all others, and how much the profiler slowed the steps."""
+    """One rank that all others wait for, and how much the profiler slowed the steps."""
     return [*_slow_rank(launch), *_slowed(launch.ranks)]
 
 
 def _slow_rank(launch: Launch) -> list[Finding]:
-    """By computation alone: the others' wall time is the late rank's, as they wait for it in their collectives."""
+    """By who waits for whom: the others' wall time is the late rank's, as they wait for it in their collectives."""
     columns = traced_per_rank(launch)
-    found = outlier(columns.get("compute_time", ()), METRICS["compute_time"].better)
+    found = late(columns)
     if found is None:
         return []
     device, host = launch.ranks[found.rank].device, launch.ranks[found.rank].host
     exposed_s = columns["exposed_communication"]
     others_s = statistics.median(exposed_s[: found.rank] + exposed_s[found.rank + 1 :])
     text = (
-        f"rank {found.rank} on {device.uuid or host}: compute time of a traced step "
-        f"{100 * found.by:+.1f} % against the others, whose exposed communication is {1e3 * others_s:.1f} ms "
-        f"where its own is {1e3 * exposed_s[found.rank]:.1f} ms"
+        f"rank {found.rank} on {device.uuid or host}: the others wait for it, with {1e3 * found.others_s:.1f} ms of "
+        f"communication in a traced step ({1e3 * others_s:.1f} ms exposed) where its own is {1e3 * found.own_s:.1f} ms "
+        f"({1e3 * exposed_s[found.rank]:.1f} ms); its compute time {100 * found.by:+.1f} %"
     )
     return [Finding(kind="slow-rank", text=text)]
 

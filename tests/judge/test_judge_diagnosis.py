@@ -164,7 +164,12 @@ def test_what_a_trace_says_of_a_gpu_that_waited(
 
 
 TWO = (HERE, "GPU-b")
-WAITS = {"compute_time": (0.118, 0.110), "exposed_communication": (0.010, 0.018), "host_gap": (0.008, 0.008)}
+WAITS = {
+    "compute_time": (0.118, 0.110),
+    "communication_time": (0.020, 0.028),
+    "exposed_communication": (0.010, 0.018),
+    "host_gap": (0.008, 0.008),
+}
 """The first of two ranks computes 8 ms longer, and the other waits for it."""
 
 
@@ -179,8 +184,8 @@ def test_a_late_rank_is_named_by_its_trace(make: SimpleNamespace) -> None:
     (said,) = judgement.diagnosis
     assert (said.rule, said.devices) == ("slow-rank", (HERE,))
     assert said.text == (
-        "-6.1 % tokens/s; compute time of rank 0 +7.3 % against the others, exposed communication 18.0 ms a step on "
-        "the others, 10.0 ms on it: one slow rank, GPU-7cd6... slot 0"
+        "-6.1 % tokens/s; communication of a traced step, waiting included, 28.0 ms on the others, 20.0 ms on rank 0: "
+        "one slow rank, GPU-7cd6... slot 0"
     )
 
 

@@ -8,7 +8,8 @@ from pytest_charllm.judge.diagnosis.evidence import SPOKEN, Evidence, columns
 from pytest_charllm.judge.diagnosis.words import told
 from pytest_charllm.judge.wording import name
 from pytest_charllm.records import METRICS, Diagnosis
-from pytest_charllm.records.outlier import SKEW, Outlier
+from pytest_charllm.records.metrics import TRACED_METRICS
+from pytest_charllm.records.outlier import SKEW, Late, Outlier, late
 from pytest_charllm.records.outlier import outlier as furthest_behind
 
 SKEW_CPU = 0.05
@@ -21,13 +22,12 @@ EXPLAINS = 0.5
 LIBRARIES = ("torch", "cuda", "rocm", "cudnn", "driver", "vbios")
 """Software that may change a matrix product by itself."""
 
-OF_A_RANK = {"matmul_time": SKEW, "sm_clock": SKEW, "copy_time": SKEW, "compute_time": SKEW, "cost_cpu": SKEW_CPU}
-"""What is a rank's own, however long it waits for others, and by how much it may be behind. What tells a slow card
-from a slow rank comes first."""
+OF_A_RANK = {"matmul_time": SKEW, "sm_clock": SKEW, "copy_time": SKEW, "cost_cpu": SKEW_CPU}
+"""What is a rank's own, however long it waits for others, and by how much it may be behind."""
 
 
 def slow_rank(e: Evidence) -> Diagnosis | None:
-    """One of several ranks whose own kernels, clock or CPU time is behind those of all others."""
+    """One of several ranks whose own kernels, clock or CPU time is behind all others', or that these wait for."""
     for metric, skew in OF_A_RANK.items():
         found = outlier(e, metric, skew)
         if found is None:
@@ -35,11 +35,24 @@ def slow_rank(e: Evidence) -> Diagnosis | None:
         spoken = SPOKEN.get(metric, name(metric))
         evidence = [f"{spoken} of rank {found.rank} {100 * found.by:+.1f} % against the others"]
         evidence += _beside(e, metric, found.rank)
-        uuid = e.uuid(found.rank)
-        # Longer kernels of the step alone may be more work as well as a slower card.
-        cause = f"one slow {'rank' if uuid is None or metric == 'compute_time' else 'GPU'}, {e.slot(found.rank)}"
-        return told(e, "slow-rank", evidence, cause, () if uuid is None else (uuid,))
-    return None
+        return _one_slow(e, "rank" if e.uuid(found.rank) is None else "GPU", found.rank, evidence)
+    waited = late_rank(e)
+    if waited is None:
+        return None
+    took = f"{1e3 * waited.others_s:.1f} ms on the others, {1e3 * waited.own_s:.1f} ms on rank {waited.rank}"
+    evidence = [f"communication of a traced step, waiting included, {took}", *_beside(e, "", waited.rank)]
+    # What it is late with may be more work as well as a slower card.
+    return _one_slow(e, "rank", waited.rank, evidence)
+
+
+def late_rank(e: Evidence) -> Late | None:
+    """The rank that all others wait for in a traced step."""
+    return late({metric: e.ranks(metric) for metric in TRACED_METRICS})
+
+
+def _one_slow(e: Evidence, what: str, rank: int, evidence: list[str]) -> Diagnosis:
+    uuid = e.uuid(rank)
+    return told(e, "slow-rank", evidence, f"one slow {what}, {e.slot(rank)}", () if uuid is None else (uuid,))
 
 
 def slow_card(e: Evidence) -> Diagnosis | None:
@@ -74,12 +87,6 @@ def hottest(e: Evidence, metric: str) -> int | None:
 
 
 def _beside(e: Evidence, metric: str, rank: int) -> list[str]:
-    """Its clock, where that is behind too; of a traced step, how the others wait for it."""
+    """Its clock, where that is behind too."""
     clock = outlier(e, "sm_clock", SKEW / 2) if metric != "sm_clock" else None
-    beside = [f"SM clock {100 * clock.by:+.1f} %"] if clock is not None and clock.rank == rank else []
-    exposed_s = e.ranks("exposed_communication") if metric == "compute_time" else ()
-    if exposed_s:
-        others_s = statistics.median(exposed_s[:rank] + exposed_s[rank + 1 :])
-        told_ms = f"{1e3 * others_s:.1f} ms a step on the others, {1e3 * exposed_s[rank]:.1f} ms on it"
-        beside.append(f"exposed communication {told_ms}")
-    return beside
+    return [f"SM clock {100 * clock.by:+.1f} %"] if clock is not None and clock.rank == rank else []

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytest_charllm.judge.diagnosis.cards import EXPLAINS, KERNEL, OF_A_RANK, hottest, outlier, slow_card, slow_rank
+from pytest_charllm.judge.diagnosis.cards import (
+    EXPLAINS,
+    KERNEL,
+    hottest,
+    late_rank,
+    slow_card,
+    slow_rank,
+)
 from pytest_charllm.judge.diagnosis.evidence import Evidence, Move
 from pytest_charllm.judge.diagnosis.words import added, seconds, told
 from pytest_charllm.judge.wording import moved
@@ -85,7 +92,7 @@ def exposed(e: Evidence) -> Diagnosis | None:
     Where one rank is late that is in what the others show, so the late one's own counts, which waits for nobody.
     """
     move, whole = e.move("exposed_communication"), e.move("communication_time")
-    late = outlier(e, "compute_time", OF_A_RANK["compute_time"])
+    late = late_rank(e)
     if late is not None:
         move = move._replace(now=e.ranks(move.metric)[late.rank])
     if not _lengthens(e, move):
