@@ -9,6 +9,7 @@ from typing import NamedTuple
 from pytest_charllm.measure.traffic import Curves, against
 from pytest_charllm.records import RankReport
 from pytest_charllm.records.breakdown import AxisTime
+from pytest_charllm.records.curve import LATENCY_BOUND
 from pytest_charllm.scenario import Scenario
 from pytest_charllm.scenario.collective import OPS, bus_factor
 from pytest_charllm.scenario.traffic import Predicted, collectives, compiled_reductions
@@ -19,7 +20,8 @@ _SENT = ("send", "recv")
 class Achieved(NamedTuple):
     """Calls of one kind on one axis of one rank in one traced step. `busy_s`: their kernels ran; `moving_s`: without
     the wait for the last rank to come. `gb_per_s` is their bus bandwidth while moving, or busy where it is not known
-    when that was; `of_curve` that over what the curve gives messages of their mean size.
+    when that was; `of_curve` that over what the curve gives messages of their mean size: of messages whose start takes
+    longer than their way there is none, since a kernel does not show the start that a curve has in it.
 
     `axis` None: kernels that belong to no call or to no axis. `reason`: what differs from the prediction or is missing.
     """
@@ -76,7 +78,7 @@ def _achieved(time: AxisTime, expected: Predicted | None, scenario: Scenario, cu
         busy_s=_seconds(time.busy_ns),
         moving_s=_seconds(time.moving_ns),
         gb_per_s=rate,
-        of_curve=rate / alone.gb_per_s if rate is not None and alone.gb_per_s else None,
+        of_curve=rate / alone.gb_per_s if rate and alone.gb_per_s and alone.mean_bytes > LATENCY_BOUND else None,
         reason=_joined(reasons),
     )
 

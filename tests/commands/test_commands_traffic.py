@@ -108,7 +108,7 @@ def test_a_traced_step_is_told_by_axis(
     (run.launch_directory(curve, Pass.TIMED, 1) / "launch.json").write_bytes(to_pretty_json(alone))
     launch = traced(
         key,
-        AxisTime(axis="ep", op="all-to-all", calls=8, bytes=8 * 4096, busy_ns=900_000, moving_ns=320_000),
+        AxisTime(axis="ep", op="all-to-all", calls=8, bytes=8 << 17, busy_ns=28_800_000, moving_ns=10_240_000),
         AxisTime(axis=None, op="Memcpy PtoP", calls=3, bytes=None, busy_ns=1_000, moving_ns=None),
     )
     (run.launch_directory(key, Pass.TRACED, 1) / "launch.json").write_bytes(to_pretty_json(launch))
@@ -118,7 +118,7 @@ def test_a_traced_step_is_told_by_axis(
     assert told[0].split()[-8:] == ["in", "kernels", "moving", "GB/s", "of", "the", "curve", "note"]
     (exchange,) = [line.split() for line in told if " ep " in line]
     assert exchange[exchange.index("ep"):][:13] == [
-        "ep", "all-to-all", "8", "4.00", "KiB", "900", "us", "320", "us", "0.0512", "50", "%", "16",
+        "ep", "all-to-all", "8", "128", "KiB", "28.8", "ms", "10.2", "ms", "0.0512", "50", "%", "16",
     ]  # fmt: skip
     (copies,) = [line.split() for line in told if "Memcpy" in line]
     assert copies == ["none", "Memcpy", "PtoP", "3", "1.00", "us", "kernels", "of", "no", "call"]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pytest_charllm.measure.achieved import Achieved, achieved
 from pytest_charllm.records import Pass, RankReport, from_json, to_json
 from pytest_charllm.records.breakdown import AxisTime
+from pytest_charllm.records.curve import LATENCY_BOUND
 from pytest_charllm.scenario.key import parse_key
 from pytest_charllm.scenario.traffic import collectives
 
@@ -62,14 +63,15 @@ def test_sends_count_once(make: SimpleNamespace) -> None:
 
 @given(moving_us=st.integers(1, 10_000), calls=st.integers(1, 500), size=st.integers(1, 1 << 28))
 def test_against_the_curve_is_time_against_time(moving_us: int, calls: int, size: int) -> None:
-    """Whatever the factor of the operation: calls as fast as alone are 100 % of the curve."""
+    """Whatever the factor of the operation: calls as fast as alone are 100 % of the curve. On two H200s a sum of 4 bytes
+    was 786 % of it, since a curve has the start of a call in it, and a kernel has not."""
     report = SimpleNamespace(
         rank=0, axis_times=(time("all-reduce", "dp", calls=calls, bytes=calls * size, moving_ns=moving_us * US),)
     )
     alone_s = moving_us * 1e-6 / calls
     rows = achieved(parse_key(TWO_AXES), {("all-reduce", 4): {size: alone_s}}, report)  # type: ignore[arg-type]
     row = next(each for each in rows if (each.axis, each.op) == ("dp", "all-reduce"))
-    assert row.of_curve == pytest.approx(1.0)
+    assert row.of_curve == (pytest.approx(1.0) if size > LATENCY_BOUND else None)
 
 
 def test_calls_as_predicted_need_no_word(make: SimpleNamespace) -> None:
