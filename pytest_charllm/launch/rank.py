@@ -58,6 +58,8 @@ def main() -> None:
     shuts down can deadlock, and the answer is on disk by then."""
     die_with_parent(signal.SIGKILL, os.environ.get(AGENT_PID))
     faulthandler.register(signal.SIGUSR1, all_threads=True)
+    # A mask is inherited: a runner that blocks signals would leave every hang without a stack.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
     rank = int(os.environ["RANK"])
     path = Path(os.environ[REQUEST_PATH]).absolute()
     code = 0
