@@ -55,6 +55,7 @@ SETTINGS = (
     Setting("launch 1.0 %, run 0.5 %, 20 runs x 3", 0.010, 0.005, 20, 3, (0, 0.03, 0.05)),
     Setting("launch 0.3 %, run 0.3 %, 20 runs x 3", 0.003, 0.003, 20, 3, (0, 0.015, 0.02, 0.03)),
     Setting("launch 0.3 %, run 0.3 %, 1 run x 3 (noise assumed)", 0.003, 0.003, 1, 3, (0, 0.03, 0.05), early=False),
+    Setting("launch 2.5 %, run 0.5 %, 1 run x 3 (noise assumed)", 0.025, 0.005, 1, 3, (0, 0.05, 0.10), early=False),
     Setting("H200: launch 0.3 %, same card and run, 60 launches", 0.003, 0, 0, 60, (0, 0.01, 0.015)),
     Setting("H200: launch 0.3 %, same card and run, 9 launches", 0.003, 0, 0, 9, (0, 0.01, 0.015)),
 )

@@ -66,6 +66,8 @@ ENOUGH_SAMPLES = 8
 """Recorded launches, runs or cards from which on their spread replaces the prior of that part."""
 LOCAL_RUNS = 5
 """Runs on record from the very cards at hand, from which on those of other cards are left aside."""
+SURPRISE_ALPHA = 0.001
+"""Chance that launches of the assumed noise are so far apart that their own spread is taken."""
 SIBLING_WEIGHT = 8
 """The siblings' noise counts like this many degrees of freedom of the scenario's own."""
 START_BAND_C = 3.0
