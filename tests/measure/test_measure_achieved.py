@@ -63,8 +63,8 @@ def test_sends_count_once(make: SimpleNamespace) -> None:
 
 @given(moving_us=st.integers(1, 10_000), calls=st.integers(1, 500), size=st.integers(1, 1 << 28))
 def test_against_the_curve_is_time_against_time(moving_us: int, calls: int, size: int) -> None:
-    """Whatever the factor of the operation: calls as fast as alone are 100 % of the curve. On two H200s a sum of 4 bytes
-    was 786 % of it, since a curve has the start of a call in it, and a kernel has not."""
+    """Whatever the factor of the operation: calls as fast as alone are 100 % of the curve. On two H200s a sum of 4
+    bytes was 786 % of it, since a curve has the start of a call in it, and a kernel has not."""
     report = SimpleNamespace(
         rank=0, axis_times=(time("all-reduce", "dp", calls=calls, bytes=calls * size, moving_ns=moving_us * US),)
     )
