@@ -13,6 +13,8 @@ GAP_TAINTED = 0.05
 """Counter and integral further apart than this share of the counter are worth a line."""
 GAP_INVALID = 0.15
 """Further apart than this, neither is believed."""
+EDGES = 2
+"""Of a short window refreshes at both edges are a larger part than either share: so many of them are allowed."""
 SHORTEST_S = 1.0
 """Below this the refresh of the counter is too large a part of the window."""
 IMPLAUSIBLE = 1.2
@@ -39,10 +41,12 @@ def energy(window: DeviceWindow) -> tuple[Value, Finding | None]:
         return replace(used, reason=reason), None
     gap = abs(area.value - counter.value) / counter.value
     both = f"counter {counter.value:.0f} J and integral {area.value:.0f} J are {100 * gap:.0f} % apart"
-    if gap > GAP_INVALID:
+    edges = EDGES * window.line.refresh_s / window.duration_s
+    if gap > max(GAP_INVALID, edges):
         return replace(counter, value=None, source=None, reason=both), None
-    finding = Finding(kind="energy-disagrees", text=f"{window.uuid}: {both}") if gap > GAP_TAINTED else None
-    return counter, finding
+    if gap <= max(GAP_TAINTED, edges):
+        return counter, None
+    return counter, Finding(kind="energy-disagrees", text=f"{window.uuid}: {both}")
 
 
 def counter_energy(window: DeviceWindow) -> Value:
