@@ -69,7 +69,7 @@ def axis_traffic(scenario: Scenario, curves: Curves, rank: int = 0) -> tuple[Axi
 
 
 def sent_bytes(scenario: Scenario, rank: int = 0) -> float:
-    """Bytes that a rank sends to others in a step, by the shortest ring: what each collective must move at least.
+    """Bytes that a rank sends to others in a step, each collective as a ring: the least without reductions in a switch.
 
     (n-1)/n of the whole tensor to gather, scatter or exchange it among n ranks, twice that to reduce it on all of them
     (Patarasuk and Yuan, JPDC 2009). Raises `BadInput` where its traffic is not predicted.

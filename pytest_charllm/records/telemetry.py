@@ -125,7 +125,8 @@ class DeviceLine(TelemetryLine, frozen=True, kw_only=True, tag="device"):
     """quantity -> what it means here, e.g. power_instant_w -> "instant, GPU scope"; energy_j -> "counter"."""
     capabilities: dict[str, str] = {}
     slow: tuple[str, ...] = ()
-    """Quantities that cost milliseconds to read: once in `Meta.slow_period_s`, near edges energy at every pass."""
+    """Quantities that cost milliseconds to read: once in `Meta.slow_period_s`, near edges energy and bytes sent at
+    every pass."""
     parts: tuple[Part, ...] = ()
 
     def is_or_holds(self, uuid: str | None, pci: str | None) -> bool:
@@ -173,10 +174,10 @@ class EventLine(TelemetryLine, frozen=True, kw_only=True, tag="event"):
     "gap": a read did not return for a while. "lost": the device is given up. "error": the reader of a device failed.
     "slowed": passes took too long, so there are fewer. "restarted": the driver's library was started anew. "xid": the
     driver reported an error of the device. "processes": somebody else computes on it. "anchor": one instant on all
-    clocks. "clock-stepped", "suspended": what the anchors gave away. "dense": energy is read at every pass. "rest":
-    nothing is judged, so there are as few passes as it says, until "near" or "dense". "near": nothing is judged yet, so
-    that slow quantities are read as seldom as it says, until "dense". "duplicates" is added on reading, for samples
-    that were dropped.
+    clocks. "clock-stepped", "suspended": what the anchors gave away. "dense": energy and bytes sent over links are
+    read at every pass. "rest": nothing is judged, so there are as few passes as it says, until "near" or "dense".
+    "near": nothing is judged yet, so that slow quantities are read as seldom as it says, until "dense". "duplicates" is
+    added on reading, for samples that were dropped.
     """
 
     kind: str

@@ -27,9 +27,9 @@ edge."""
 class DeviceReader(threading.Thread):
     """Reads one device at its pace. The driver may hold it for ever, so it is a daemon and its owner watches it.
 
-    A pass reads what is cheap, and once in `config.slow_period_s` all. In a dense span every pass reads energy too, and
-    all is read as such a span begins and once it is over. In a rest there are fewer passes of either sort, and all is
-    read once it is over.
+    A pass reads what is cheap, and once in `config.slow_period_s` all. In a dense span every pass reads `_AT_EDGES`
+    too, and all is read as such a span begins and once it is over. In a rest there are fewer passes of either sort, and
+    all is read once it is over.
     """
 
     def __init__(

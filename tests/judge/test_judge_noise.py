@@ -65,7 +65,8 @@ def test_launches_too_far_apart_for_luck_speak_for_themselves(make: SimpleNamesp
 @given(st.integers(0, 10_000), st.integers(2, 5))
 @settings(max_examples=30)
 def test_luck_opens_no_gate(seed: int, launches: int) -> None:
-    """One in a thousand records of launches as noisy as assumed may widen their tolerance, here none of 50."""
+    """One in a thousand records of launches as noisy as assumed may widen their tolerance: more than two of 50 are no
+    luck."""
     chance = random.Random(seed)
     widened = sum(
         estimate(drawn(chance, 1, 0.005, 0.0, launches), prior=0.005).launch != 0.005 for _ in range(50)
