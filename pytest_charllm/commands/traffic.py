@@ -8,7 +8,7 @@ import statistics
 from pytest_charllm.commands import OK
 from pytest_charllm.errors import BadInput
 from pytest_charllm.measure.achieved import Achieved, achieved
-from pytest_charllm.measure.traffic import AxisTraffic, axis_traffic, curves_of, sent_bytes
+from pytest_charllm.measure.traffic import AxisTraffic, axis_traffic, curves_of, sent_by_each
 from pytest_charllm.records import Measurement, Pass, RankReport, Status, numbers_of
 from pytest_charllm.report.numbers import MIB, seconds, significant, size
 from pytest_charllm.report.text import grid
@@ -119,11 +119,11 @@ def _over_links(key: str, scenario: Scenario, launches: list[Measurement]) -> st
     sent = numbers_of(launches, "link_bytes")
     if not sent:
         return None
-    ranks = [sent_bytes(scenario, rank) for rank in range(scenario.layout.world)]
-    measured, predicted = statistics.median(sent), statistics.fmean(ranks)
+    measured, (predicted, least) = statistics.median(sent), sent_by_each(scenario)
     told = f"{key}: a device sends {measured / 1e9:.4g} GB a step by its links' counters"
     apart = f" ({100 * (measured / predicted - 1):+.1f} %)" if predicted else ""
-    return f"{told}, {predicted / 1e9:.4g} GB by the calls{apart}"
+    switch = ", less where a switch reduces" if least < predicted else ""
+    return f"{told}, {predicted / 1e9:.4g} GB by the calls as rings{switch}{apart}"
 
 
 def _rate(gb_per_s: float | None) -> str:

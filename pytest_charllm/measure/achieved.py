@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pytest_charllm.measure.traffic import Curves, against
+from pytest_charllm.measure.traffic import Curves, against, group_of
 from pytest_charllm.records import RankReport
 from pytest_charllm.records.breakdown import AxisTime
 from pytest_charllm.records.curve import LATENCY_BOUND
 from pytest_charllm.scenario import Scenario
 from pytest_charllm.scenario.collective import OPS, bus_factor
-from pytest_charllm.scenario.traffic import Predicted, collectives, compiled_reductions
+from pytest_charllm.scenario.traffic import Predicted, collectives, compiled_reductions, every_call
+from pytest_charllm.scenario.traffic.calls import Call
 
 _SENT = ("send", "recv")
 
@@ -60,12 +61,15 @@ def achieved(scenario: Scenario, curves: Curves, report: RankReport) -> tuple[Ac
 def _achieved(time: AxisTime, expected: Predicted | None, scenario: Scenario, curves: Curves, rank: int) -> Achieved:
     assert time.axis is not None, "kernels of no axis are told apart"
     assert time.bytes is not None, "calls on an axis have a size"
-    alone = against(Predicted(time.op, time.axis, time.calls, time.bytes), scenario.layout, curves)
+    groups = _groups(time.axis, time.op, scenario, rank)
+    alone = against(time.axis, time.op, max(groups), time.calls, time.bytes, curves)
     spent_ns = time.busy_ns if time.moving_ns is None else time.moving_ns
     rate = None
-    if spent_ns and (time.op in OPS or time.op in _SENT):
+    if spent_ns and len(groups) == 1 and (time.op in OPS or time.op in _SENT):
         rate = (1.0 if time.op in _SENT else bus_factor(time.op, alone.ranks)) * time.bytes / spent_ns
     reasons = [_difference(time, expected, scenario, rank)]
+    if len(groups) > 1:
+        reasons.append(f"between {' and '.join(map(str, sorted(groups)))} ranks, so no rate")
     if time.busy_ns is None:
         reasons.append("kernels not seen")
     elif time.moving_ns is None:
@@ -81,6 +85,12 @@ def _achieved(time: AxisTime, expected: Predicted | None, scenario: Scenario, cu
         of_curve=rate / alone.gb_per_s if rate and alone.gb_per_s and alone.mean_bytes > LATENCY_BOUND else None,
         reason=_joined(reasons),
     )
+
+
+def _groups(axis: str, op: str, scenario: Scenario, rank: int) -> set[int]:
+    """Ranks of the groups of such calls: as predicted, else of the axis."""
+    calls = [call for call in every_call(scenario, rank) if (call.axis, call.op) == (axis, op)]
+    return {group_of(call, scenario.layout) for call in calls or [Call(op, axis, 0)]}
 
 
 def _of_none(time: AxisTime) -> Achieved:

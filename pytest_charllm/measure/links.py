@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_charllm.errors import BadInput
 from pytest_charllm.measure.series import at, went_backwards
-from pytest_charllm.measure.traffic import sent_bytes
+from pytest_charllm.measure.traffic import sent_by_each
 from pytest_charllm.measure.windows import DeviceWindow
 from pytest_charllm.records import Finding, Launch, Value
 from pytest_charllm.scenario import Training
@@ -12,9 +12,9 @@ from pytest_charllm.scenario import Training
 UNIT = "bytes"
 QUANTITY = "link_tx_kib"
 KIB = 1024
-APART = 0.05
+APART = 0.1
 """Beyond this the links did not carry what is on paper. Measured on two H200s, six layouts: 0.1 to 1.5 % less than
-predicted. Between two NCCL never reduces within the switch (NVLink SHARP); among more it may, and sends less by far."""
+predicted. NCCL's protocol LL128, for messages of middle size, sends a flag with every 120 bytes: 6.7 % more."""
 
 
 def link_bytes(window: DeviceWindow, steps: int) -> Value:
@@ -38,16 +38,17 @@ def link_findings(launch: Launch, measured: Value, gpus_per_node: int) -> tuple[
     scenario = launch.scenario
     if measured.value is None or not isinstance(scenario.work, Training) or scenario.layout.world > gpus_per_node:
         return ()
+    if scenario.options.real_routing:  # what the router will say is not on paper
+        return ()
     try:
-        ranks = [sent_bytes(scenario, report.rank) for report in launch.ranks]
+        predicted, least = sent_by_each(scenario)
     except BadInput:
         return ()
-    predicted = sum(ranks) / len(ranks)
-    if not predicted or abs(measured.value / predicted - 1) <= APART:
+    if not predicted or (1 - APART) * least <= measured.value <= (1 + APART) * predicted:
         return ()
     text = (
         f"a device sent {measured.value / 1e9:.3g} GB a step over its links, {predicted / 1e9:.3g} GB by the "
-        "collectives on paper: another path, reductions within a switch, or a neighbour's traffic"
+        "collectives on paper: another path, or a neighbour's traffic"
     )
     return (Finding(kind="link-traffic", text=text),)
 

@@ -9,14 +9,16 @@ happens.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from pytest_charllm.records import Measurement, numbers_of
 from pytest_charllm.records.curve import latency
-from pytest_charllm.scenario import Collective, Layout, Scenario, Sharding
+from pytest_charllm.scenario import Collective, Layout, Scenario
 from pytest_charllm.scenario.collective import SIZES, bus_factor
-from pytest_charllm.scenario.traffic import Predicted, collectives
+from pytest_charllm.scenario.traffic import every_call
+from pytest_charllm.scenario.traffic.calls import Call
 
 _CURVE_OF = {"send": "p2p", "recv": "p2p"}
 _SENT: Mapping[str, Callable[[int], float]] = {
@@ -64,8 +66,12 @@ def curves_of(scenarios: Mapping[Scenario, Sequence[Measurement]]) -> dict[tuple
 
 
 def axis_traffic(scenario: Scenario, curves: Curves, rank: int = 0) -> tuple[AxisTraffic, ...]:
-    """Every kind of call of that rank, by axis. Raises `BadInput` where its traffic is not predicted."""
-    return tuple(against(calls, scenario.layout, curves) for calls in collectives(scenario, rank))
+    """Every kind of call of that rank, by axis and size of group. Raises `BadInput` where its traffic is not
+    predicted."""
+    kinds: dict[tuple[str, str, int], list[int]] = defaultdict(list)
+    for call in every_call(scenario, rank):
+        kinds[call.axis, call.op, group_of(call, scenario.layout)].append(call.bytes)
+    return tuple(against(*kind, len(sizes), sum(sizes), curves) for kind, sizes in sorted(kinds.items()))
 
 
 def sent_bytes(scenario: Scenario, rank: int = 0) -> float:
@@ -74,7 +80,20 @@ def sent_bytes(scenario: Scenario, rank: int = 0) -> float:
     (n-1)/n of the whole tensor to gather, scatter or exchange it among n ranks, twice that to reduce it on all of them
     (Patarasuk and Yuan, JPDC 2009). Raises `BadInput` where its traffic is not predicted.
     """
-    return sum(calls.bytes * _SENT[calls.op](_ranks(calls, scenario.layout)) for calls in collectives(scenario, rank))
+    return sum(call.bytes * _SENT[call.op](group_of(call, scenario.layout)) for call in every_call(scenario, rank))
+
+
+def sent_by_each(scenario: Scenario) -> tuple[float, float]:
+    """`sent_bytes`, mean over the ranks; and the least that they may send where a switch reduces and copies.
+
+    NVLink SHARP takes a rank's part once and hands it to all others, where a ring passes it on from each to the next:
+    1/(n-1) of the bytes, n being the largest group. Between two there is no such thing, nor for sends.
+    """
+    sent = [sent_bytes(scenario, rank) for rank in range(scenario.layout.world)]
+    shared = [call for call in every_call(scenario) if call.op not in _CURVE_OF and call.axis != "world"]
+    groups = [group_of(call, scenario.layout) for call in shared]
+    mean = sum(sent) / len(sent)
+    return mean, mean / max(1, max(groups, default=1) - 1)
 
 
 def call_s(curve: Curve, size: float) -> float:
@@ -90,28 +109,25 @@ def call_s(curve: Curve, size: float) -> float:
     return curve[low] + (curve[high] - curve[low]) * (size - low) / (high - low)
 
 
-def against(calls: Predicted, layout: Layout, curves: Curves) -> AxisTraffic:
-    """Calls of one kind, beside the curve of their group's size."""
-    op, ranks = _CURVE_OF.get(calls.op, calls.op), _ranks(calls, layout)
-    mean = calls.bytes / calls.count
-    told = AxisTraffic(calls.axis, calls.op, ranks, calls.count, mean)
+def against(axis: str, kind: str, ranks: int, calls: int, total_bytes: int, curves: Curves) -> AxisTraffic:
+    """Calls of one kind between so many ranks, beside the curve of a group of that size."""
+    op, mean = _CURVE_OF.get(kind, kind), total_bytes / calls
+    told = AxisTraffic(axis, kind, ranks, calls, mean)
     curve = curves.get((op, ranks)) or (curves.get((op, PAIR)) if op == "p2p" else None)
     if curve is None:
         return told._replace(reason=f"no curve of {op} between {ranks} ranks")
     factor, time_s = bus_factor(op, ranks), call_s(curve, mean)
     best = max(size / each for size, each in curve.items())
     return told._replace(
-        gb_per_s=factor * mean / time_s / 1e9, share=min(1.0, mean / time_s / best), seconds=calls.count * time_s
+        gb_per_s=factor * mean / time_s / 1e9, share=min(1.0, mean / time_s / best), seconds=calls * time_s
     )
 
 
-def _ranks(calls: Predicted, layout: Layout) -> int:
-    """Of the group that the calls are between. Gradients are shared by all ranks of the same part of the model, so cp
-    counts with dp; hsdp splits these into groups that shard and, across them, replicas."""
-    if calls.axis == "world":
+def group_of(call: Call, layout: Layout) -> int:
+    """Ranks that the call is between. Gradients are shared by all ranks of the same part of the model, so cp counts
+    with dp."""
+    if call.ranks is not None:
+        return call.ranks
+    if call.axis == "world":
         return layout.world
-    if calls.axis != "dp":
-        return int(getattr(layout, calls.axis))
-    if layout.sharding is not Sharding.HSDP:
-        return layout.dp * layout.cp
-    return layout.replicas if calls.op == "all-reduce" else layout.dp * layout.cp // layout.replicas
+    return layout.dp * layout.cp if call.axis == "dp" else int(getattr(layout, call.axis))

@@ -77,7 +77,8 @@ def test_links_are_held_against_the_calls_and_curves_may_be_another_runs(
     assert main(["traffic", "llama3-1b.dp2.mb1", "--run", run.id, "--curves", curves.id]) == 0
     *_, links, _, last = capsys.readouterr().out.splitlines()
     assert links == (
-        "llama3-1b.dp2.mb1: a device sends 4.405 GB a step by its links' counters, 4.417 GB by the calls (-0.3 %)"
+        "llama3-1b.dp2.mb1: a device sends 4.405 GB a step by its links' counters, 4.417 GB by the calls as rings "
+        "(-0.3 %)"
     )
     assert last == f"rank 0, one step; curves of run {curves.id}: p2p between 2"
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from pytest_charllm.measure.measurement import measure
-from pytest_charllm.measure.traffic import sent_bytes
+from pytest_charllm.measure.traffic import group_of, sent_bytes
 from pytest_charllm.records import Measurement
 from pytest_charllm.scenario.key import parse_key
+from pytest_charllm.scenario.traffic import every_call
 
 UUIDS = ("GPU-0", "GPU-1")
 STEPS, WINDOW_S = 40, 5.0
@@ -39,6 +40,57 @@ def test_links_carry_what_is_on_paper(make: SimpleNamespace, key: str, on_links:
     measurement = measured(make, on_links, key)
     assert measurement.number("link_bytes") == pytest.approx(on_links)
     assert not told(measurement)
+
+
+@pytest.mark.parametrize(
+    ("key", "sends"),
+    [
+        ("llama3-1b.dp8.mb1", 2 * 7 / 8),
+        ("llama3-1b.dp8+hsdp2.mb1", None),
+        ("mixtral-8x7b.2L.dp8+ep4.mb1", None),
+        ("mixtral-8x7b.2L.dp8+ep4+fsdp.mb1", None),
+        ("mixtral-8x7b.2L.dp8+ep4.mb1.dist-opt", None),
+        ("gpt3-175b.8L.pp8.mb1.gb16", None),
+    ],
+)
+def test_groups_are_those_that_share(key: str, sends: float | None) -> None:
+    """Experts have fewer copies than other weights have, and two ends of a pipeline share a weight: with the size of
+    the axis in their place a healthy mixture was a quarter off, every night."""
+    scenario = parse_key(key)
+    total = sum(call.bytes for call in every_call(scenario))
+    if sends is not None:
+        assert sent_bytes(scenario) == pytest.approx(sends * total)
+    groups = {(call.axis, call.op): set() for call in every_call(scenario)}  # type: dict[tuple[str, str], set[int]]
+    for call in every_call(scenario):
+        groups[call.axis, call.op].add(group_of(call, scenario.layout))
+    layout = scenario.layout
+    expected = {layout.world} if layout.pp == 1 else {2}
+    if layout.ep > 1:
+        expected |= {layout.world // layout.ep}
+    if layout.replicas > 1:
+        assert groups["dp", "all-reduce"] == {layout.replicas}
+        assert groups["dp", "all-gather"] == {layout.world // layout.replicas}
+    else:
+        axis = "pp" if layout.pp > 1 else "dp"
+        op = "all-gather" if ("dp", "all-gather") in groups else "all-reduce"
+        assert groups[axis, op] == expected
+
+
+@pytest.mark.parametrize(("share", "said"), [(1.06, False), (0.64, False), (0.2, False), (1.2, True), (0.1, True)])
+def test_a_switch_may_reduce(make: SimpleNamespace, share: float, said: bool) -> None:
+    """Among eight GPUs of a node with NVLink SHARP a device sends 36 % less than a ring would: every healthy night of a
+    DGX was told. LL128 sends a flag with every 120 bytes."""
+    key, uuids = "llama3-1b.dp8.mb1", tuple(f"GPU-{rank}" for rank in range(8))
+    kib_per_s = share * sent_bytes(parse_key(key)) * STEPS / WINDOW_S / 1024
+    signals = make.healthy() | {"link_tx_kib": lambda t: kib_per_s * t}
+    launch = make.launch([make.report(rank, 8) for rank in range(8)], scenario=parse_key(key))
+    assert bool(told(measure(launch, make.trace(signals, uuids), make.machine(uuids)))) is said
+
+
+def test_what_a_router_says_is_not_on_paper(make: SimpleNamespace) -> None:
+    """Balanced routing is predicted; what is measured goes where the router sends it."""
+    key = "mixtral-8x7b.2L.dp2+ep2.mb1.real-routing"
+    assert not told(measured(make, 3 * sent_bytes(parse_key(key)), key))
 
 
 @pytest.mark.parametrize("share", [0.5, 1.2])

@@ -31,12 +31,17 @@ def collectives(scenario: Scenario, rank: int = 0, bucket_cap_bytes: int = 25 * 
     `bucket_cap_bytes` is DDP's own default. Tokens go to experts by balanced routing: the counted step does.
     Raises `BadInput` for what DeepSpeed does with experts, see `zero`.
     """
+    return _summed(every_call(scenario, rank, bucket_cap_bytes))
+
+
+def every_call(scenario: Scenario, rank: int = 0, bucket_cap_bytes: int = 25 * MIB) -> list[Call]:
+    """The same one by one, in no order."""
     layout = scenario.layout
     if layout.world == 1:
-        return ()
+        return []
     held = held_stages(layout, shape_of(scenario).layers, rank)
     if scenario.engine == "deepspeed":
-        return _summed(zero.calls(scenario, held))
+        return zero.calls(scenario, held)
     calls = [
         *data.calls(scenario, held, bucket_cap_bytes),
         *tensor.calls(scenario, held),
@@ -47,7 +52,7 @@ def collectives(scenario: Scenario, rank: int = 0, bucket_cap_bytes: int = 25 * 
     spread = max(layout.tp, layout.pp, layout.ep) > 1 or layout.sharding.is_fsdp
     if spread or scenario.options.distributed_optimizer:
         calls.append(Call("all-reduce", "world", FP32))
-    return _summed(calls)
+    return calls
 
 
 def compiled_reductions(scenario: Scenario, rank: int = 0, bucket_cap_bytes: int = 25 * MIB) -> range | None:
@@ -58,6 +63,6 @@ def compiled_reductions(scenario: Scenario, rank: int = 0, bucket_cap_bytes: int
 
 def _summed(calls: list[Call]) -> tuple[Predicted, ...]:
     sizes: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for op, axis, size in calls:
-        sizes[axis, op].append(size)
+    for call in calls:
+        sizes[call.axis, call.op].append(call.bytes)
     return tuple(Predicted(op, axis, len(each), sum(each)) for (axis, op), each in sorted(sizes.items()))

@@ -26,11 +26,13 @@ Held = tuple[Stage, ...]
 
 
 class Call(NamedTuple):
-    """`bytes` of the full tensor of one collective on one rank."""
+    """`bytes` of the full tensor of one collective on one rank. `ranks` in its group, where that is not its axis's own:
+    experts have fewer copies than other weights, and of a pipeline both ends may share a weight."""
 
     op: str
     axis: str
     bytes: int
+    ranks: int | None = None
 
 
 def shards(layout: Layout) -> int:

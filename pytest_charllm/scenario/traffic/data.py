@@ -86,11 +86,12 @@ def _reduced(scenario: Scenario, held: Held) -> tuple[list[Call], list[tuple[int
     rows = trained(shape, local_parameters(shape, layout, held))
     experts = [size for name, size in rows if layout.ep > 1 and placement(shape, name).expert]
     others = [size for name, size in rows if layout.ep == 1 or not placement(shape, name).expert]
-    return _all_reduces(in_buckets(experts, OWN_BUCKET_BYTES) if expert_copies(layout) > 1 else []), others
+    copies = expert_copies(layout)
+    return _all_reduces(in_buckets(experts, OWN_BUCKET_BYTES) if copies > 1 else [], ranks=copies), others
 
 
-def _all_reduces(buckets: list[int]) -> list[Call]:
-    return [Call("all-reduce", "dp", size) for size in buckets]
+def _all_reduces(buckets: list[int], ranks: int | None = None) -> list[Call]:
+    return [Call("all-reduce", "dp", size, ranks) for size in buckets]
 
 
 def _distributed_optimizer(scenario: Scenario, held: Held) -> list[Call]:
@@ -110,7 +111,7 @@ def _distributed_optimizer(scenario: Scenario, held: Held) -> list[Call]:
         for bucket in in_buckets(sizes, OPTIMIZER_BUCKET_BYTES):
             filled = ceil(bucket / (FP32 * ranks)) * FP32 * ranks
             if ranks > 1:
-                result += [Call("reduce-scatter", "dp", filled), Call("all-gather", "dp", filled)]
+                result += [Call("reduce-scatter", "dp", filled, ranks), Call("all-gather", "dp", filled, ranks)]
             pieces += filled // ranks if partial else 0
     if pieces:
         result.append(Call("all-reduce", "tp", pieces))
@@ -125,31 +126,32 @@ def _fsdp(scenario: Scenario, held: Held) -> list[Call]:
     over the shards, and with hsdp the shards over the replicas. Weights that stay gathered do so within a microbatch;
     in a pipeline all of this happens once a step.
     """
-    layout, shape, ranks = scenario.layout, shape_of(scenario), shards(scenario.layout)
+    layout, shape = scenario.layout, shape_of(scenario)
     once = layout.pp > 1
     result: list[Call] = []
-    for size, with_gradient, is_block in _groups(shape, layout, held):
+    for size, with_gradient, is_block, ranks in _groups(shape, layout, held):
         gathers = 2 if is_block and not (layout.gathered or once) else 1
-        result += [Call("all-gather", "dp", scenario.element_bytes * size)] * gathers
+        result += [Call("all-gather", "dp", scenario.element_bytes * size, ranks)] * gathers
         if with_gradient:
-            result += [Call("reduce-scatter", "dp", FP32 * with_gradient)]
+            result += [Call("reduce-scatter", "dp", FP32 * with_gradient, ranks)]
         if with_gradient and layout.replicas > 1:
-            result += [Call("all-reduce", "dp", FP32 * with_gradient // ranks)]
+            result += [Call("all-reduce", "dp", FP32 * with_gradient // shards(layout), layout.replicas)]
     return result * (1 if once else scenario.accumulation)
 
 
-def _groups(shape: ModelShape, layout: Layout, held: Held) -> Iterator[tuple[int, int, bool]]:
-    """(elements as they travel, of those with a gradient, whether it is in a block) of the groups of each stage that
-    has parameters in them."""
-    ranks = shards(layout)
+def _groups(shape: ModelShape, layout: Layout, held: Held) -> Iterator[tuple[int, int, bool, int]]:
+    """(elements as they travel, of those with a gradient, whether it is in a block, ranks among which it is split) of
+    the groups of each stage that has parameters in them."""
+    ranks, copies = shards(layout), expert_copies(layout)
     for stage in held:
         rows = local_parameters(shape, layout, (stage,))
-        if expert_copies(layout) > 1:
+        if copies > 1:
+            among = copies if layout.ep > 1 else ranks
             experts = [(name, prod(size)) for name, size in rows if placement(shape, name).expert]
-            yield from [(size, size if is_trained(shape, name) else 0, True) for name, size in experts]
+            yield from [(size, size if is_trained(shape, name) else 0, True, among) for name, size in experts]
         rows = [row for row in rows if not placement(shape, row[0]).expert]
         block = [row for row in rows if row[0].startswith(f"blocks.{stage.layers[0]}.")]
         root = [row for row in rows if not row[0].startswith("blocks.")]
-        yield from [(padded(block, ranks), padded(trained(shape, block), ranks), True)] * len(stage.layers)
+        yield from [(padded(block, ranks), padded(trained(shape, block), ranks), True, ranks)] * len(stage.layers)
         if root:
-            yield padded(root, ranks), padded(trained(shape, root), ranks), False
+            yield padded(root, ranks), padded(trained(shape, root), ranks), False, ranks

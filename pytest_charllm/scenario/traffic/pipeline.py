@@ -10,6 +10,9 @@ from pytest_charllm.scenario.spec import Scenario
 from pytest_charllm.scenario.stages import TIED, place_of
 from pytest_charllm.scenario.traffic.calls import FP32, Call, Held, local_tokens, padded, shards
 
+ENDS = 2
+"""Ranks that share a weight: of a pipeline the first and the last."""
+
 
 def calls(scenario: Scenario, held: Held) -> list[Call]:
     """Of every microbatch each stage passes its activations on and gets their gradients back, in the compute precision;
@@ -40,4 +43,4 @@ def _tied(scenario: Scenario, held: Held) -> list[Call]:
     rows = [(TIED[0], local_size(shape, TIED[0], (shape.vocab, shape.hidden), layout))]
     ranks = layout.batch_ranks if scenario.options.distributed_optimizer else 1
     piece = ceil(padded(rows, shards(layout)) / (shards(layout) * ranks))
-    return [Call("all-reduce", "pp", FP32 * piece)]
+    return [Call("all-reduce", "pp", FP32 * piece, ranks=ENDS)]
