@@ -32,12 +32,15 @@ def traced_values(launch: Launch) -> dict[str, Value]:
 
 
 def traced_per_rank(launch: Launch) -> dict[str, tuple[float, ...]]:
-    """Seconds of each part on every rank, in rank order; nothing of ranks that are not to be held against each other:
-    of a single one, where one was not traced, or where they differ in their work."""
+    """Seconds of each part on every rank, in rank order, mean over the traced steps, since who waits for whom changes
+    from step to step; nothing of ranks that are not to be held against each other: of a single one, where one was not
+    traced, or where they differ in their work."""
     if len(launch.ranks) < 2 or not _same_work(launch.scenario) or not all(r.breakdown for r in launch.ranks):
         return {}
-    steps = [_median_step(report) for report in launch.ranks]
-    return {metric: tuple(getattr(step, name) / 1e9 for step in steps) for metric, name in _FIELDS.items()}
+    return {
+        metric: tuple(statistics.fmean(getattr(step, name) for step in rank.breakdown) / 1e9 for rank in launch.ranks)
+        for metric, name in _FIELDS.items()
+    }
 
 
 def traced_findings(launch: Launch) -> list[Finding]:

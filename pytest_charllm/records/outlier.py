@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from pytest_charllm.records.metrics import Better
+from pytest_charllm.records.metrics import TRACED_METRICS, Better
 
 SKEW = 0.03
 """How much worse than the others' median a rank must be, and all others must be nearer to it than half of that."""
@@ -57,10 +57,10 @@ def late(columns: Mapping[str, Sequence[float]]) -> Late | None:
     tell by itself: kernels that wait hold multiprocessors, so that where both overlap the rank that waits computes
     longer. Seen on two H200s under DDP, +5 % on the rank that was not slowed.
     """
-    compute_s, communication_s = columns.get("compute_time", ()), columns.get("communication_time", ())
-    if len(communication_s) < 2 or len(communication_s) != len(compute_s):
+    parts = [columns.get(metric, ()) for metric in TRACED_METRICS]
+    compute_s, communication_s, exposed_s, gaps_s = parts
+    if len(communication_s) < 2 or len({len(part) for part in parts}) != 1:
         return None
-    exposed_s, gaps_s = columns["exposed_communication"], columns["host_gap"]
     span_s = statistics.fmean(map(sum, zip(compute_s, exposed_s, gaps_s, strict=True)))
     rank = min(range(len(communication_s)), key=communication_s.__getitem__)
     behind = outlier(compute_s, Better.LOWER)

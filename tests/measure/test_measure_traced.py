@@ -72,6 +72,15 @@ def test_a_rank_that_computes_longer_is_named(make: SimpleNamespace) -> None:
     assert slow_rank_of(make, traced(make, 0, fast), traced(make, 1, step(82, 18, 8, 10))) == []
 
 
+def test_waiting_in_turn_is_nobodys_fault(make: SimpleNamespace) -> None:
+    """Each rank's own median step may be another one: that in which the other waited was held against that in which it
+    did not."""
+    waits, waited_for = step(80, 26, 16, 4), step(80, 20, 10, 10)
+    first = traced(make, 0, waits, waited_for, waits, waited_for, step(80, 23, 13, 7))
+    second = traced(make, 1, waited_for, waits, waited_for, waits, step(80, 23, 13, 7))
+    assert slow_rank_of(make, first, second) == []
+
+
 def test_ranks_that_differ_by_design_are_not_called_slow(make: SimpleNamespace) -> None:
     """The last stage of a pipeline has the head, and an expert that the router likes has more rows."""
     ranks = traced(make, 0, step(80, 20, 10, 10)), traced(make, 1, step(100, 10, 5, 0))

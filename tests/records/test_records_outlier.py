@@ -44,6 +44,12 @@ def test_who_is_waited_for(ranks: tuple[tuple[float, ...], ...], rank: int | Non
     assert (None if found is None else found.rank) == rank
 
 
+def test_parts_of_some_ranks_alone_say_nothing() -> None:
+    """A record of another version ended the diagnosis."""
+    assert late(columns(*SECOND_SLOWED) | {"exposed_communication": ()}) is None
+    assert late({"communication_time": (0.04, 0.02)}) is None
+
+
 def test_what_is_told_of_it() -> None:
     """Seconds of communication of the others and its own, and its compute time, which speaks against it here."""
     found = late(columns(*SECOND_SLOWED))
