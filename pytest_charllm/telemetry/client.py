@@ -150,9 +150,12 @@ class Sampler:
 
 def search_path() -> list[str]:
     """Where the sampler finds its modules: where we do, so that it can do without `site`, whose `.pth` files may import
-    anything and cost more than the interpreter itself."""
+    anything and cost more than the interpreter itself. The standard library first: pytest puts the folders of tests
+    before it, where a helper may well be called `queue.py`."""
+    standard = os.path.dirname(os.__file__)
     ours = os.path.dirname(os.path.dirname(os.path.abspath(pytest_charllm.__file__)))
-    return list(dict.fromkeys((*(os.path.abspath(each) for each in sys.path), ours)))
+    paths = (standard, os.path.join(standard, "lib-dynload"), *(os.path.abspath(each) for each in sys.path), ours)
+    return list(dict.fromkeys(paths))
 
 
 def _end(process: subprocess.Popen[bytes], *, politely: bool) -> str | None:

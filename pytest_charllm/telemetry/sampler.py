@@ -173,7 +173,7 @@ def _told(span: Span, config: SamplerConfig) -> tuple[str, str]:
         )
     if span.kind is Kind.NEAR:
         return "near", f"full pace, but slow quantities every {config.near_slow_period_s:g} s, for {seconds} at most"
-    return "dense", f"energy at every pass, for {seconds}"
+    return "dense", f"energy and bytes over links at every pass, for {seconds}"
 
 
 def _meta(config: SamplerConfig, source: TelemetrySource) -> Meta:

@@ -141,6 +141,13 @@ time.sleep(600)
 """
 
 
+def test_a_helper_of_the_tests_is_no_standard_module(sampler, tmp_path, monkeypatch):
+    """pytest puts the folders of tests first on the path: a `queue.py` among them ended every launch as HARNESS."""
+    (tmp_path / "queue.py").write_text("raise RuntimeError('not the standard one')")
+    monkeypatch.syspath_prepend(tmp_path)
+    sampler().start()
+
+
 def test_a_killed_parent_leaves_no_sampler(tmp_path):
     """After SIGKILL of pytest no process may stay behind, and what was sampled stays readable."""
     path = tmp_path / "telemetry.jsonl"
