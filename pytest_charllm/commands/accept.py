@@ -171,7 +171,8 @@ def _failed(run: RunDirectory, key: str) -> Iterator[str]:
 
 def _holding_now(run: RunDirectory, key: str) -> set[str]:
     """Strict checks that hold by this version's predictions, whatever an older one thought that night."""
-    again = [check for launch in run.launches(key) if launch.pass_ in ASIDE for check in strict_checks(launch)]
+    counted = [each for each in run.launches(key) if each.pass_ in ASIDE and each.status is Status.COMPLETED]
+    again = [check for launch in counted for check in strict_checks(launch)]
     return {check.name for check in again} - {check.name for check in again if not check.ok}
 
 
