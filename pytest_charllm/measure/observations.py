@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from pytest_charllm.measure.windows import DeviceWindow
-from pytest_charllm.records import Fault, Finding, Launch, Trace
+from pytest_charllm.records import Fault, Finding, Launch, Pass, Trace
 from pytest_charllm.records.faults import describe_fault
 
 CAPPED_SHARE = 0.97
@@ -69,8 +69,9 @@ def power_capped(windows: Sequence[DeviceWindow], mean_power_w: float | None) ->
 
 
 def launch_findings(launch: Launch) -> list[Finding]:
-    """The notes of launcher and ranks, and what was injected on purpose."""
-    findings = [Finding(kind="injected", text=_injected(launch, fault)) for fault in launch.faults]
+    """The notes of launcher and ranks, and what was injected on purpose, which the timed launches have measured."""
+    faults = () if launch.pass_ is Pass.TRACED else launch.faults
+    findings = [Finding(kind="injected", text=_injected(launch, fault)) for fault in faults]
     for note in launch.notes:
         findings.append(Finding(kind="hung-at-exit" if note.startswith("hung at exit") else "note", text=note))
     for report in launch.ranks:
