@@ -104,8 +104,10 @@ def _hang(facts: Facts) -> Failure | None:
         return None
     hang, ranks = facts.hang, [rank for rank in range(facts.world) if rank not in facts.reports]
     states = {rank: f"rank {rank}: {describe(facts.progress.get(rank), hang.at_s)}" for rank in ranks}
+    silent = {rank: f" ({why})" for rank, why in hang.silent.items()}
     detail = "\n\n".join(
-        f"{states[rank]}\n{hang.stacks.get(rank) or 'no stack: the process did not answer'}" for rank in ranks
+        f"{states[rank]}\n" + (hang.stacks.get(rank) or f"no stack: the process did not answer{silent.get(rank, '')}")
+        for rank in ranks
     )
     rank = suspect(hang.stacks, facts.progress, ranks)
     summary = f"{hang.reason}; " + "; ".join(states.values())

@@ -18,11 +18,13 @@ _TAIL_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class Hang:
-    """Seen by the launcher, which then ended the launch. `stacks` is what each rank answered, "" for nothing."""
+    """Seen by the launcher, which then ended the launch. `stacks` is what each rank answered, "" for nothing; `silent`
+    what the kernel says of those that gave no answer."""
 
     reason: str
     at_s: float
     stacks: Mapping[int, str]
+    silent: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pytest_charllm.launch.facts import Hang, log_files, read_progress
 from pytest_charllm.launch.hang import hang_reason
 from pytest_charllm.launch.liveness import Liveness
 from pytest_charllm.launch.names import AGENT_LOG, LAUNCHER_PID, error_file, report_file
-from pytest_charllm.launch.process import ask_for_stacks, end_tree, is_alive
+from pytest_charllm.launch.process import ask_for_stacks, end_tree, is_alive, why_silent
 from pytest_charllm.launch.request import LaunchRequest, Progress
 
 _POLL_S = 0.05
@@ -85,7 +85,9 @@ class Job:
                 if now - trouble_s > limits.settle_s:
                     return
             elif (reason := hang_reason(self.progress, unfinished, self._began_s, now, limits)) is not None:
-                self.hang = Hang(reason=reason, at_s=now, stacks=self._stacks())
+                stacks = self._stacks()
+                silent = {rank: why_silent(self.progress[rank].pid) for rank, stack in stacks.items() if not stack}
+                self.hang = Hang(reason=reason, at_s=now, stacks=stacks, silent=silent)
                 return
             time.sleep(_POLL_S)
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
@@ -69,6 +70,23 @@ def ask_for_stacks(pids: Iterable[int]) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGUSR1)
+
+
+def why_silent(pid: int) -> str:
+    """What the kernel says of a process that did not answer that signal: ``sleeping; SIGUSR1 blocked, pending``."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return "gone"
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+
+    def has(mask: str) -> bool:
+        return bool(int(fields.get(mask, "0"), 16) >> (signal.SIGUSR1 - 1) & 1)
+
+    words = [word for mask, word in (("SigBlk", "blocked"), ("SigIgn", "ignored"), ("ShdPnd", "pending")) if has(mask)]
+    words += [] if has("SigCgt") else ["without a handler"]
+    state = fields.get("State", "").partition("(")[2].rstrip(")\n") or "state not known"
+    return f"{state}; SIGUSR1 {', '.join(words) or 'was taken'}"
 
 
 def _state(process: psutil.Process) -> str:
