@@ -67,8 +67,9 @@ def main() -> None:
         _run(rank, path)
     except BaseException as error:
         code = NO_ANSWER
-        with suppress(OSError, ValueError):
-            traceback.print_exc()
+        if not getattr(error, "last_words", False):  # a traceback of ours would push them out of the log's tail
+            with suppress(OSError, ValueError):
+                traceback.print_exc()
         _write_error(error, rank, path.parent)
         code = 1
     finally:

@@ -92,6 +92,15 @@ def test_crash_in_a_script_names_its_line(scripted: Callable[..., LaunchRequest]
     assert request.directory.joinpath("rank1.steps.jsonl").read_text().count('"line":"mark"') == 5
 
 
+def test_what_a_script_says_before_it_exits_is_its_last_word(scripted: Callable[..., LaunchRequest]) -> None:
+    """``unrecognized arguments: --widht 3`` of argparse was pushed out of the tail by a traceback of ours."""
+    code = "import argparse\nif rank == 1: argparse.ArgumentParser('train.py').parse_args(['--widht', '3'])\n"
+    launch = TorchrunLauncher().run(scripted(code + "else: time.sleep(60)\n"))
+    assert launch.failure is not None
+    assert launch.failure.summary.startswith("rank 1: ScriptExited: the script exited with 2")
+    assert launch.failure.log_tail.splitlines()[-1] == "train.py: error: unrecognized arguments: --widht 3"
+
+
 def test_silent_script_is_a_hang_with_stacks(
     scripted: Callable[..., LaunchRequest], processes_of: Callable[[LaunchRequest], list[str]]
 ) -> None:

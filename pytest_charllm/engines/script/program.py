@@ -18,9 +18,10 @@ OUT = "{out}"
 
 
 class ScriptExited(CharllmError):
-    """The script ended itself with another exit code than 0."""
+    """The script ended itself with another exit code than 0. Why, it has printed: `last_words` are its own."""
 
     kind = "exception"
+    last_words = True
 
 
 def run_program(script: Script, args: Sequence[str], environment: Mapping[str, str]) -> None:
