@@ -53,7 +53,8 @@ def run_traffic(options: argparse.Namespace) -> int:
     if traced:
         print("\n" + "\n".join(traced))
     told = ", ".join(f"{op} between {ranks}" for op, ranks in sorted(curves)) or NONE
-    print(f"\nrank {options.rank}, one step; curves of run {curves_run.id}: {told}")
+    where = f"{curves_run.info.machine.variant} {curves_run.info.machine.shape}"
+    print(f"\nrank {options.rank}, one step; curves of run {curves_run.id} on {where}: {told}")
     return OK
 
 

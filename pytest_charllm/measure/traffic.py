@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pytest_charllm.records import Measurement, numbers_of
 from pytest_charllm.records.curve import latency
 from pytest_charllm.scenario import Collective, Layout, Scenario
-from pytest_charllm.scenario.collective import SIZES, bus_factor
+from pytest_charllm.scenario.collective import SIZES, bus_factor, label
 from pytest_charllm.scenario.traffic import every_call
 from pytest_charllm.scenario.traffic.calls import Call
 
@@ -39,7 +39,8 @@ Curves = Mapping[tuple[str, int], Curve]
 
 class AxisTraffic(NamedTuple):
     """Calls of one kind on one axis of one rank in one step. `gb_per_s` is the bus bandwidth of messages of their mean
-    size, `share` that over the best of the curve, `seconds` of all calls one after the other; None: `reason` says why.
+    size, `share` that over the best of the curve, `seconds` of all calls one after the other; None: `reason` says why,
+    or that they are larger than anything on the curve, whose bandwidth is then taken for theirs.
     """
 
     axis: str
@@ -118,8 +119,12 @@ def against(axis: str, kind: str, ranks: int, calls: int, total_bytes: int, curv
         return told._replace(reason=f"no curve of {op} between {ranks} ranks")
     factor, time_s = bus_factor(op, ranks), call_s(curve, mean)
     best = max(size / each for size, each in curve.items())
+    beyond = f"beyond the curve's {label(max(curve))}" if mean > max(curve) else ""
     return told._replace(
-        gb_per_s=factor * mean / time_s / 1e9, share=min(1.0, mean / time_s / best), seconds=calls * time_s
+        reason=beyond,
+        gb_per_s=factor * mean / time_s / 1e9,
+        share=min(1.0, mean / time_s / best),
+        seconds=calls * time_s,
     )
 
 

@@ -66,7 +66,7 @@ class Sampler:
         try:
             config.write_bytes(to_pretty_json(self._config))
             self._process = subprocess.Popen(
-                (sys.executable, "-S", "-m", "pytest_charllm.telemetry.sampler", str(config)),
+                (sys.executable, "-S", "-P", "-m", "pytest_charllm.telemetry.sampler", str(config)),
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(search_path())},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -32,12 +32,15 @@ def test_pipelines_with_and_without_tensor_parallelism(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[:7] == ["scenario", "axis", "operation", "ranks", "calls", "mean", "message"]
     sends = [line.split() for line in lines if " send " in line]
-    assert [words[-7:] for words in sends] == [
+    assert [words[words.index("KiB") - 1 :][:7] for words in sends] == [
         ["64.0", "KiB", "0.205", "100", "%", "320", "us"],
         ["32.0", "KiB", "0.205", "100", "%", "160", "us"],
     ]
+    assert sum("beyond the curve's 4kib" in line for line in lines) == 4, (
+        "a curve of gloo's 4 MiB was held for all sizes"
+    )
     assert any("all-gather" in line and "no curve of all-gather between" in line for line in lines)
-    assert lines[-1] == f"rank 0, one step; curves of run {run.id}: p2p between 2"
+    assert lines[-1] == f"rank 0, one step; curves of run {run.id} on h200-sxm 1x1: p2p between 2"
 
 
 def test_traced_steps_are_held_against_the_curves(
@@ -80,7 +83,7 @@ def test_links_are_held_against_the_calls_and_curves_may_be_another_runs(
         "llama3-1b.dp2.mb1: a device sends 4.405 GB a step by its links' counters, 4.417 GB by the calls as rings "
         "(-0.3 %)"
     )
-    assert last == f"rank 0, one step; curves of run {curves.id}: p2p between 2"
+    assert last == f"rank 0, one step; curves of run {curves.id} on h200-sxm 1x1: p2p between 2"
 
 
 def traced(key: str, *times: AxisTime, **changes: Any) -> Launch:

@@ -145,6 +145,7 @@ def test_a_helper_of_the_tests_is_no_standard_module(sampler, tmp_path, monkeypa
     """pytest puts the folders of tests first on the path: a `queue.py` among them ended every launch as HARNESS."""
     (tmp_path / "queue.py").write_text("raise RuntimeError('not the standard one')")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
     sampler().start()
 
 
