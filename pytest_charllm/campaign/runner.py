@@ -74,10 +74,10 @@ class Runner:
         number = self._count[(evidence.scenario.key, pass_)]
 
         def report(progress: Progress) -> None:
+            whole = progress.tokens_per_s
+            a_rank = None if whole is None else whole / evidence.scenario.layout.world
             self._settings.on_progress(
-                CampaignProgress(
-                    evidence.scenario.key, pass_, number, max(of, number), progress.phase, progress.tokens_per_s
-                )
+                CampaignProgress(evidence.scenario.key, pass_, number, max(of, number), progress.phase, a_rank)
             )
 
         with self._clocks(request):

@@ -24,7 +24,8 @@ class Planned:
 
 @dataclass(frozen=True)
 class CampaignProgress:
-    """One change of phase, for a line on the terminal. `launch` counts from 1 within its pass."""
+    """One change of phase, for a line on the terminal. `launch` counts from 1 within its pass; `tokens_per_s` are a
+    rank's, as in every table."""
 
     scenario_key: str
     pass_: Pass

@@ -43,8 +43,8 @@ def verdict(case: Case) -> str:
 
 
 def progress(key: str, pass_: str, launch: int, of: int, phase: str, tokens_per_s: float | None = None) -> str:
-    """``llama3-1b.mb1  timed launch 2 of 3  window  40,772 tokens/s``."""
-    speed = "" if tokens_per_s is None else f"  {significant(tokens_per_s)} tokens/s"
+    """``llama3-1b.mb1  timed launch 2 of 3  window  40,772 tokens/s/GPU``."""
+    speed = "" if tokens_per_s is None else f"  {significant(tokens_per_s)} tokens/s/GPU"
     return f"{key}  {pass_} launch {launch} of {of}  {phase}{speed}"
 
 
