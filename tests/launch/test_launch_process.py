@@ -8,16 +8,16 @@ import sys
 import time
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from pytest_charllm.launch.process import ask_for_stacks, is_alive, why_silent
 
-NUMBER = "signal.SIGUSR1"
 SAYS = {
-    "blocked": f"signal.pthread_sigmask(signal.SIG_BLOCK, {{{NUMBER}}})",
-    "ignored": f"signal.signal({NUMBER}, signal.SIG_IGN)",
-    "taken": f"signal.signal({NUMBER}, lambda *_: None)",
-    "stopped": f"signal.signal({NUMBER}, lambda *_: None)",
+    "blocked": "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})",
+    "ignored": "signal.signal(signal.SIGUSR1, signal.SIG_IGN)",
+    "taken": "signal.signal(signal.SIGUSR1, lambda *_: None)",
+    "stopped": "signal.signal(signal.SIGUSR1, lambda *_: None)",
 }
 
 
@@ -30,6 +30,9 @@ def process(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
         assert running.stdout.readline() == "ready\n"
         if request.param == "stopped":
             running.send_signal(signal.SIGSTOP)
+            until_s = time.monotonic() + 10
+            while psutil.Process(running.pid).status() != psutil.STATUS_STOPPED and time.monotonic() < until_s:
+                time.sleep(0.01)  # of two signals that wait, the kernel hands out SIGUSR1 first
         yield running
         running.kill()
 
