@@ -186,3 +186,18 @@ def _failed(started: Started, number: int, why: str) -> Outcome:
         why, output = f"no end within {started.cases.case_limit_s:g} s", output[output.index("Timeout (") :][:_TAIL]
     told = "; ".join(f"rank {rank}: {text}" for rank, text in said.items())
     return Outcome(error=told or why, output=output[-_TAIL:])
+
+
+class Lines:
+    """Prints each line, and appends it to a file."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path, self.failed = path, 0
+
+    def __call__(self, told: dict[str, object]) -> None:
+        self.failed += told.get("ok") is False
+        text = json.dumps(told)
+        print(text, flush=True)
+        if self._path is not None:
+            with self._path.open("a") as out:
+                out.write(text + "\n")

@@ -13,7 +13,6 @@ a machine without GPUs the same runs over gloo on two CPU ranks. Exits 1 where a
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 import tempfile
@@ -22,7 +21,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from launches import Cases, Outcome, Started, finish, start
+from launches import Cases, Lines, Outcome, Started, finish, start
 from msgspec.structs import replace
 
 from pytest_charllm.devices.find import find_machine
@@ -116,21 +115,6 @@ def selected(launches: Sequence[str], machine: Machine) -> tuple[dict[str, list[
             else:
                 refused.append({"key": key, "launch": name, "skipped": str(broken)})
     return keys, refused
-
-
-class Lines:
-    """Prints each line, and appends it to a file."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path, self.failed = path, 0
-
-    def __call__(self, told: dict[str, object]) -> None:
-        self.failed += told.get("ok") is False
-        text = json.dumps(told)
-        print(text, flush=True)
-        if self._path is not None:
-            with self._path.open("a") as out:
-                out.write(text + "\n")
 
 
 def run(names: Sequence[str], until_s: float, root: Path, tell: Lines) -> None:

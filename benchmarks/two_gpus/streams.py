@@ -14,7 +14,6 @@ or was caught by anything else than it had to be.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import signal
 import sys
@@ -25,7 +24,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from launches import Cases, Outcome, finish, start
+from launches import Cases, Lines, Outcome, finish, start
 
 from pytest_charllm.devices.find import find_machine
 from pytest_charllm.judge.diagnosis.cards import EXPLAINS
@@ -217,21 +216,6 @@ def judged(case: Case, name: str, seen: Seen, healthy: Sequence[Seen], native: S
 def number(value: float) -> float | str:
     """JSON has none that is not finite."""
     return value if math.isfinite(value) else str(value)
-
-
-class Lines:
-    """Prints each line, and appends it to a file."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path, self.failed = path, 0
-
-    def __call__(self, told: dict[str, object]) -> None:
-        self.failed += told.get("ok") is False
-        text = json.dumps(told)
-        print(text, flush=True)
-        if self._path is not None:
-            with self._path.open("a") as out:
-                out.write(text + "\n")
 
 
 def told_of(case: Case, name: str, outcome: Outcome, seen: Seen | None) -> dict[str, object]:

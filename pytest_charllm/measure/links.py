@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pytest_charllm.errors import BadInput
-from pytest_charllm.measure.series import at, went_backwards
 from pytest_charllm.measure.traffic import sent_by_each
 from pytest_charllm.measure.windows import DeviceWindow
 from pytest_charllm.records import Finding, Launch, Value
@@ -19,15 +18,10 @@ predicted. NCCL's protocol LL128, for messages of middle size, sends a flag with
 
 def link_bytes(window: DeviceWindow, steps: int) -> Value:
     """Bytes that one device sent a step: the counter's difference between the edges, over the steps in between."""
-    readings = window.series(QUANTITY)
-    if not readings:
-        return _none(window.absent(QUANTITY))
-    if (reason := window.not_bracketed(QUANTITY, readings)) is not None:
-        return _none(f"{QUANTITY} {reason}")
-    if went_backwards(readings):
-        return _none(f"{QUANTITY} went backwards: the counter was reset")
-    sent_kib = at(readings, window.end_ns) - at(readings, window.begin_ns)
-    return Value(value=KIB * sent_kib / steps, unit=UNIT, gap_s=window.gap_s(readings))
+    sent_kib = window.advance(QUANTITY)
+    if isinstance(sent_kib, str):
+        return Value(value=None, unit=UNIT, reason=sent_kib)
+    return Value(value=KIB * sent_kib / steps, unit=UNIT, gap_s=window.gap_s(window.series(QUANTITY)))
 
 
 def link_findings(launch: Launch, measured: Value, gpus_per_node: int) -> tuple[Finding, ...]:
@@ -51,7 +45,3 @@ def link_findings(launch: Launch, measured: Value, gpus_per_node: int) -> tuple[
         "collectives on paper: another path, or a neighbour's traffic"
     )
     return (Finding(kind="link-traffic", text=text),)
-
-
-def _none(reason: str) -> Value:
-    return Value(value=None, unit=UNIT, reason=reason)

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from pytest_charllm.measure.series import Series, at, mean, went_backwards, within
+from pytest_charllm.measure.series import Series, mean, within
 from pytest_charllm.measure.thermal import percentile, seen
 from pytest_charllm.measure.windows import DeviceWindow
 from pytest_charllm.records import Value
@@ -75,15 +75,11 @@ def throttle_share(window: DeviceWindow, *quantities: str) -> Value:
 
 
 def _share(window: DeviceWindow, quantity: str) -> Value:
-    readings = window.series(quantity)
-    if not readings:
-        return _no_share(window.absent(quantity))
-    if (reason := window.not_bracketed(quantity, readings)) is not None:
-        return _no_share(f"{quantity} {reason}")
-    if went_backwards(readings):
-        return _no_share(f"{quantity} went backwards: the counter was reset")
+    throttled_ns, readings = window.advance(quantity), window.series(quantity)
+    if isinstance(throttled_ns, str):
+        return _no_share(throttled_ns)
     return Value(
-        value=(at(readings, window.end_ns) - at(readings, window.begin_ns)) / (window.end_ns - window.begin_ns),
+        value=throttled_ns / window.duration_ns,
         unit="share",
         coverage=window.coverage(quantity, readings),
         gap_s=window.gap_s(readings),

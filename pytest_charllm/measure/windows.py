@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from pytest_charllm.measure.series import EMPTY, Series, coverage, largest_gap_ns, not_bracketed, series
+from pytest_charllm.measure.series import (
+    EMPTY,
+    Series,
+    at,
+    coverage,
+    largest_gap_ns,
+    not_bracketed,
+    series,
+    went_backwards,
+)
 from pytest_charllm.measure.stale import Stale, stale
 from pytest_charllm.records import DeviceLine, Launch, RankReport, SampleLine, Trace, Value
 
@@ -94,6 +103,17 @@ class DeviceWindow:
             return f"{quantity}: {capability}"
         said = next((sample.missing[quantity] for sample in self.samples if quantity in sample.missing), None)
         return f"{quantity}: {said or 'never read'}"
+
+    def advance(self, quantity: str) -> float | str:
+        """How far a cumulative counter moved in the window, in its unit, or the reason why that is not known."""
+        readings = self.series(quantity)
+        if not readings:
+            return self.absent(quantity)
+        if (reason := self.not_bracketed(quantity, readings)) is not None:
+            return f"{quantity} {reason}"
+        if went_backwards(readings):
+            return f"{quantity} went backwards: the counter was reset"
+        return at(readings, self.end_ns) - at(readings, self.begin_ns)
 
     def sampled(self, quantity: str, unit: str, reduce: Callable[[Series], float]) -> Value:
         """`reduce` applied to a quantity that has to be seen through the whole window, or the reason why not."""

@@ -18,16 +18,21 @@ from pytest_charllm.store.run import RunDirectory
 KEY = "p2p.dp2.upto4kib"
 
 
+def with_launch(run: RunDirectory, key: str) -> None:
+    """The record of the launch that was measured: it says which collective that was."""
+    launch = Launch(
+        id=f"{key}.timed-1", scenario=parse_key(key), pass_=Pass.TIMED, window=tier("smoke", False).window,
+        status=Status.COMPLETED,
+    )  # fmt: skip
+    (run.launch_directory(key, Pass.TIMED, 1) / "launch.json").write_bytes(to_pretty_json(launch))
+
+
 def test_pipelines_with_and_without_tensor_parallelism(
     gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two layouts side by side is what the table is for; an axis without a curve must say so, not be left out."""
     run = gpu_run(key=KEY, values={"latency_1kib": 1e-5, "latency_4kib": 2e-5})
-    launch = Launch(
-        id=f"{KEY}.timed-1", scenario=parse_key(KEY), pass_=Pass.TIMED, window=tier("smoke", False).window,
-        status=Status.COMPLETED,
-    )  # fmt: skip
-    (run.launch_directory(KEY, Pass.TIMED, 1) / "launch.json").write_bytes(to_pretty_json(launch))
+    with_launch(run, KEY)
     assert main(["traffic", "tiny-llama.pp2.mb1", "tiny-llama.tp2pp2.mb1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[:7] == ["scenario", "axis", "operation", "ranks", "calls", "mean", "message"]
@@ -50,11 +55,7 @@ def test_traced_steps_are_held_against_the_curves(
     is no rate of all."""
     curve, keys = "all-reduce.dp2.upto4kib", ("tiny-llama.dp2.mb1", "tiny-llama.tp2.mb1")
     run = gpu_run(key=curve, values={"latency_1kib": 1e-5, "latency_4kib": 2e-5})
-    launch = Launch(
-        id=f"{curve}.timed-1", scenario=parse_key(curve), pass_=Pass.TIMED, window=tier("smoke", False).window,
-        status=Status.COMPLETED,
-    )  # fmt: skip
-    (run.launch_directory(curve, Pass.TIMED, 1) / "launch.json").write_bytes(to_pretty_json(launch))
+    with_launch(run, curve)
     for key in keys:
         traced = gpu_run(key=key, values={"communication_time": 0.1, "exposed_communication": 0.04})
         run.save_measurement(traced.measurements(key)[0], Pass.TRACED)
@@ -71,11 +72,7 @@ def test_links_are_held_against_the_calls_and_curves_may_be_another_runs(
 ) -> None:
     """A night of training and one of collectives are two runs; and counts of calls do not say which way bytes went."""
     curves = gpu_run(key=KEY, values={"latency_1kib": 1e-5})
-    launch = Launch(
-        id=f"{KEY}.timed-1", scenario=parse_key(KEY), pass_=Pass.TIMED, window=tier("smoke", False).window,
-        status=Status.COMPLETED,
-    )  # fmt: skip
-    (curves.launch_directory(KEY, Pass.TIMED, 1) / "launch.json").write_bytes(to_pretty_json(launch))
+    with_launch(curves, KEY)
     run = gpu_run(key="llama3-1b.dp2.mb1", values={"link_bytes": 4.4053e9})
     assert main(["traffic", "llama3-1b.dp2.mb1", "--run", run.id, "--curves", curves.id]) == 0
     *_, links, _, last = capsys.readouterr().out.splitlines()
@@ -105,11 +102,7 @@ def test_a_traced_step_is_told_by_axis(
     """Two axes on the same cards are two rates, each against its own curve; what belongs to none has a line as well."""
     key, curve = "tiny-mixtral.dp2+ep2.mb1", "all-to-all.dp2.upto4kib"
     run = gpu_run(key=curve, values={"latency_1kib": 1e-5, "latency_4kib": 2e-5})
-    alone = Launch(
-        id=f"{curve}.timed-1", scenario=parse_key(curve), pass_=Pass.TIMED, window=tier("smoke", False).window,
-        status=Status.COMPLETED,
-    )  # fmt: skip
-    (run.launch_directory(curve, Pass.TIMED, 1) / "launch.json").write_bytes(to_pretty_json(alone))
+    with_launch(run, curve)
     launch = traced(
         key,
         AxisTime(axis="ep", op="all-to-all", calls=8, bytes=8 << 17, busy_ns=28_800_000, moving_ns=10_240_000),
