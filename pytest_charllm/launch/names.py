@@ -12,6 +12,7 @@ Standard library only: agent and ranks import this before anything else.
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 REQUEST_PATH = "CHARLLM_REQUEST"
@@ -20,6 +21,10 @@ LAUNCHER_PID = "CHARLLM_LAUNCHER_PID"
 AGENT_PID = "CHARLLM_AGENT_PID"
 NO_ANSWER = 74
 """Exit code of a rank that could not write even its error: EX_IOERR of sysexits.h."""
+STACKS_SIGNAL = signal.SIGRTMIN + 8
+"""Asks a rank for its stacks. Not SIGUSR1: the LLVM within Triton takes that one when it first compiles, and does
+nothing with it (`RegisterHandlers` in Unix/Signals.inc)."""
+STACKS_SIGNAL_NAME = "SIGRTMIN+8"
 
 REQUEST = "request.json"
 AGENT_REPORT = "agent.json"

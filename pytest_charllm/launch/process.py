@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
+
+from pytest_charllm.launch.names import STACKS_SIGNAL, STACKS_SIGNAL_NAME
 
 TERM_WAIT_S = 5.0
 KILL_WAIT_S = 5.0
@@ -66,14 +67,14 @@ def end_tree(agent: subprocess.Popen[bytes], rank_pids: Iterable[int], term_wait
 
 
 def ask_for_stacks(pids: Iterable[int]) -> None:
-    """SIGUSR1, which every rank answers with the stacks of all its threads on stderr."""
+    """Send the signal that every rank answers with the stacks of all its threads on stderr."""
     for pid in pids:
         with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGUSR1)
+            os.kill(pid, STACKS_SIGNAL)
 
 
 def why_silent(pid: int) -> str:
-    """What the kernel says of a process that did not answer that signal: ``sleeping; SIGUSR1 blocked, pending``."""
+    """What the kernel says of a process that did not answer that signal: ``sleeping; SIGRTMIN+8 blocked``."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -81,12 +82,12 @@ def why_silent(pid: int) -> str:
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
 
     def has(mask: str) -> bool:
-        return bool(int(fields.get(mask, "0"), 16) >> (signal.SIGUSR1 - 1) & 1)
+        return bool(int(fields.get(mask, "0"), 16) >> (STACKS_SIGNAL - 1) & 1)
 
     words = [word for mask, word in (("SigBlk", "blocked"), ("SigIgn", "ignored"), ("ShdPnd", "pending")) if has(mask)]
     words += [] if has("SigCgt") else ["without a handler"]
     state = fields.get("State", "").partition("(")[2].rstrip(")\n") or "state not known"
-    return f"{state}; SIGUSR1 {', '.join(words) or 'was taken'}"
+    return f"{state}; {STACKS_SIGNAL_NAME} {', '.join(words) or 'was taken'}"
 
 
 def _state(process: psutil.Process) -> str:

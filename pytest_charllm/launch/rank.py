@@ -16,7 +16,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from pytest_charllm.devices.process import die_with_parent
-from pytest_charllm.launch.names import AGENT_PID, NO_ANSWER, REQUEST_PATH, error_file, progress_file, report_file
+from pytest_charllm.launch.names import (
+    AGENT_PID,
+    NO_ANSWER,
+    REQUEST_PATH,
+    STACKS_SIGNAL,
+    error_file,
+    progress_file,
+    report_file,
+)
 
 _TRACEBACK_CHARACTERS = 20_000
 
@@ -57,9 +65,9 @@ def main() -> None:
     """Never returns: the process ends by `os._exit`, because tearing down process groups in an interpreter that
     shuts down can deadlock, and the answer is on disk by then."""
     die_with_parent(signal.SIGKILL, os.environ.get(AGENT_PID))
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    faulthandler.register(STACKS_SIGNAL, all_threads=True)
     # A mask is inherited: a runner that blocks signals would leave every hang without a stack.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {STACKS_SIGNAL})
     rank = int(os.environ["RANK"])
     path = Path(os.environ[REQUEST_PATH]).absolute()
     code = 0

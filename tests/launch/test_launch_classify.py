@@ -207,12 +207,12 @@ def test_hang_of_a_stopped_process() -> None:
     waiting = (
         'Current thread 0x0001 (most recent call first):\n  File "/torch/distributed_c10d.py", line 9 in all_reduce\n'
     )
-    silent = {1: "stopped; SIGUSR1 pending"}
+    silent = {1: "stopped; SIGRTMIN+8 pending"}
     hang = Hang(reason="no progress for 30 s", at_s=130.0, stacks={0: waiting, 1: ""}, silent=silent)
     _, failure = cause(hang=hang, progress={0: told(0), 1: told(1)})
 
     assert failure.rank == 1
-    assert "no stack: the process did not answer (stopped; SIGUSR1 pending)" in failure.detail
+    assert "no stack: the process did not answer (stopped; SIGRTMIN+8 pending)" in failure.detail
     assert failure.summary.endswith("; rank 1 does not answer: it is stopped, or stuck in the kernel")
 
 

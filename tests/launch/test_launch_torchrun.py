@@ -17,7 +17,7 @@ import pytest
 from pytest_charllm.errors import HarnessError
 from pytest_charllm.launch import launcher
 from pytest_charllm.launch.launcher import TorchrunLauncher
-from pytest_charllm.launch.names import progress_file
+from pytest_charllm.launch.names import STACKS_SIGNAL, progress_file
 from pytest_charllm.launch.repro import write_repro
 from pytest_charllm.launch.request import LaunchRequest, Progress
 from pytest_charllm.records import Failure, Fault, Launch, Status, from_json
@@ -90,7 +90,7 @@ def test_sleeping_rank_is_a_hang_with_stacks(make_request: MakeRequest, processe
     """A hang must end by itself, and say where every rank stood: without stacks nobody can act on it. On two H200s the
     ranks did not answer; a mask of blocked signals is inherited from whoever starts the night."""
     request = make_request(Fault(name="sleep"))
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {STACKS_SIGNAL})
     try:
         launch, failure = run(request)
     finally:
