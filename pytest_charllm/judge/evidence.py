@@ -42,7 +42,7 @@ class Against:
         if not stack.speed_on_record:
             return cls((), f"not judged: speed is not on record ({stack.because})", True)
         if is_cpu:
-            return cls((Recorded(stack.run_id, 0, (), stack.samples),), "", True)
+            return cls((Recorded(stack.run_id, 0, (), stack.samples, stack.stack),), "", True)
         return cls(recorded_runs(baseline), "", True)
 
 

@@ -76,6 +76,11 @@ def record_findings(
             f"on record from other cards ({', '.join(others)}): tolerances include the difference between cards until "
             f"{LOCAL_RUNS} runs from these are on record ({local} so far)"
         )
+        if ratio := next((outcome.card_ratio for outcome in outcomes if outcome.card_ratio != 1.0), None):
+            text += (
+                f"; these take {100 * (ratio - 1):+.1f} % for the same matrix product, so speed and energy on record "
+                "stand here as they would have made them"
+            )
         findings.append(Finding(kind="foreign-card", text=text))
     if baseline is not None:
         times = Counter(run.run_id for run in baseline.stacks)

@@ -43,6 +43,7 @@ class Outcome:
     noise: Noise | None = None
     launches: int = 0
     foreign: bool = False
+    card_ratio: float = 1.0
     reason: str = ""
     provisional: str = ""
     """What is still assumed of the noise and how much is on record; "" where the record shows it."""
@@ -191,6 +192,7 @@ def _against_record(
         noise=noise,
         launches=len(numbers),
         foreign=found.foreign > 0,
+        card_ratio=found.card_ratio,
         reason=provisional if call is Call.WITHIN else _unreliable(call, tolerance, rule, metric),
         provisional=provisional,
     )

@@ -7,9 +7,10 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from pytest_charllm.judge.foreign import SAID_BY_IT, card_ratio, on_these
 from pytest_charllm.judge.noise import Cards, Run
 from pytest_charllm.judge.tolerances import LOCAL_RUNS, START_BAND_C, Match, Tolerance
-from pytest_charllm.records import METRICS, Baseline, BaselineSample, Measurement
+from pytest_charllm.records import METRICS, Baseline, BaselineSample, Measurement, Stack
 
 
 class Recorded(NamedTuple):
@@ -19,6 +20,10 @@ class Recorded(NamedTuple):
     segment: int
     cards: Cards
     samples: tuple[BaselineSample, ...]
+    stack: Stack
+    card_ratio: float = 1.0
+    """How much longer the cards at hand take for the same product than its own: its samples stand as they would have
+    made them."""
 
 
 class Reference(NamedTuple):
@@ -27,13 +32,15 @@ class Reference(NamedTuple):
     `comparable` False: it is on record, but not under conditions in which it may be held against.
     `values`: launches of the reference, a tuple a run. `runs`: everything on record as ratios to its own segment's
     level (or differences), for the noise. `foreign`: how many sets of cards other than those at hand are among the
-    values; 0 when all are from these.
+    values; 0 when all are from these. `card_ratio`: how much longer these take for the same product than those on
+    record; the values are what these would have made.
     """
 
     values: tuple[tuple[float, ...], ...]
     runs: tuple[Run, ...]
     floor: float
     foreign: int = 0
+    card_ratio: float = 1.0
     reason: str = ""
     comparable: bool = True
 
@@ -55,7 +62,9 @@ def recorded_runs(baseline: Baseline) -> tuple[Recorded, ...]:
             by_cards: dict[Cards, list[BaselineSample]] = {}
             for sample in run.samples if run.speed_on_record else ():
                 by_cards.setdefault(cards_of(sample), []).append(sample)
-            found += [Recorded(run.run_id, number, cards, tuple(samples)) for cards, samples in by_cards.items()]
+            found += [
+                Recorded(run.run_id, number, cards, tuple(samples), run.stack) for cards, samples in by_cards.items()
+            ]
     return tuple(found)
 
 
@@ -71,6 +80,8 @@ def reference_of(
     Runs of other cards are part of the reference until `LOCAL_RUNS` of the cards at hand are on record.
     """
     floor, here = rule.floor, {cards_of(launch) for launch in launches}
+    if metric in SAID_BY_IT:
+        recorded = [run if {run.cards} == here else _on_these_cards(metric, run, launches) for run in recorded]
     level = [run for run in recorded if run.segment == recorded[-1].segment]
     local = [run for run in level if {run.cards} == here]
     if rule.match is Match.CARD_WIDENS:
@@ -99,7 +110,13 @@ def reference_of(
     values = tuple(numbers for run in level if (numbers := _numbers(metric, run.samples)))
     reason = "" if values or not level else _useless(metric, level)
     foreign = len({run.cards for run in level} - here)
-    return Reference(values, tuple(scaled_runs(metric, recorded)), floor, foreign, reason)
+    ratio = statistics.median([run.card_ratio for run in level if {run.cards} != here] or [1.0])
+    return Reference(values, tuple(scaled_runs(metric, recorded)), floor, foreign, ratio, reason)
+
+
+def _on_these_cards(metric: str, run: Recorded, launches: Sequence[Measurement]) -> Recorded:
+    ratio = card_ratio(run.samples, run.stack, launches)
+    return run._replace(samples=on_these(metric, run.samples, ratio), card_ratio=ratio)
 
 
 def nights(metric: str, recorded: Sequence[Recorded]) -> dict[str, float]:

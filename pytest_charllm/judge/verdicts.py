@@ -107,6 +107,7 @@ def _row(
         would_have_seen=rates[0],
         false_alarm=rates[1],
         noise=outcome.noise,
+        card_ratio=outcome.card_ratio,
         launches=outcome.launches,
         gate=GATES.get(outcome.metric),
         reason="; ".join(part for part in (told, outcome.reason) if part),

@@ -58,6 +58,9 @@ class MetricVerdict(Record, frozen=True, kw_only=True):
     would_have_seen: float | None = None
     false_alarm: float | None = None
     noise: Noise | None = None
+    card_ratio: float = 1.0
+    """How much longer these cards take for the same product than those on record; `reference` is what they would have
+    made."""
     launches: int = 0
     """Launches behind `value`."""
     gate: str | None = None

@@ -6,6 +6,7 @@ import statistics
 
 from pytest_charllm.judge.diagnosis.evidence import SPOKEN, Evidence, columns
 from pytest_charllm.judge.diagnosis.words import told
+from pytest_charllm.judge.foreign import LIBRARIES
 from pytest_charllm.judge.wording import name
 from pytest_charllm.records import METRICS, Diagnosis
 from pytest_charllm.records.metrics import TRACED_METRICS
@@ -19,9 +20,6 @@ KERNEL = 0.02
 0.1 % (CoV) on each, and their matrix products were 0.7 % apart."""
 EXPLAINS = 0.5
 """A change explains a loss of which it is at least this share."""
-LIBRARIES = ("torch", "cuda", "rocm", "cudnn", "driver", "vbios")
-"""Software that may change a matrix product by itself."""
-
 OF_A_RANK = {"matmul_time": SKEW, "sm_clock": SKEW, "copy_time": SKEW, "cost_cpu": SKEW_CPU}
 """What is a rank's own, however long it waits for others, and by how much it may be behind."""
 
@@ -59,11 +57,12 @@ def slow_card(e: Evidence) -> Diagnosis | None:
     """The same kernel takes longer than on record, on a card that nothing throttles: not the framework."""
     matmul, copy = e.move("matmul_time"), e.move("copy_time")
     limit = max(KERNEL, EXPLAINS * e.lost)
-    worse = [move for move in (matmul, copy) if move.change is not None and move.change >= limit]
+    slower = ((matmul, e.product_slower), (copy, copy.change))
+    worse = [move for move, change in slower if change is not None and change >= limit]
     if not worse or not e.launches[0].device_uuids:
         return None
     evidence = [move.text for move in worse] + [e.move("sm_clock").text]
-    libraries = [part for part, _, _ in e.stack_diff if part in LIBRARIES]
+    libraries = [part for part, _, _ in e.stack_diff if part in (*LIBRARIES, "vbios")]
     if libraries:
         return told(e, "slow-card", evidence, f"the card or its libraries, not the framework; {e.changed}")
     if len(e.launches[0].device_uuids) > 1:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from pytest_charllm.judge.foreign import CALIBRATION
 from pytest_charllm.judge.reference import cards_of
 from pytest_charllm.judge.wording import moved, name
 from pytest_charllm.records import (
@@ -132,6 +133,13 @@ class Evidence:
             statistics.median(there) if there else None,
             missing or ("" if there else "not on record"),
         )
+
+    @property
+    def product_slower(self) -> float | None:
+        """The change of the matrix product beyond that for which the judge has allowed, these being other cards."""
+        change = self.move(CALIBRATION).change
+        allowed = next((row.card_ratio for row in self.rows.values() if row.card_ratio != 1.0), 1.0)
+        return None if change is None else (1 + change) / allowed - 1
 
     def regressed(self, *metrics: str) -> bool:
         return any(metric in self.rows and self.rows[metric].verdict is Verdict.REGRESSION for metric in metrics)

@@ -59,7 +59,7 @@ def power_cap(e: Evidence) -> Diagnosis | None:
         return None
     evidence = [clock.text, f"held at the power limit {seconds(e, share)}"]
     evidence += [matmul.text] if matmul.change is not None else []
-    step = matmul.change is not None and matmul.change < KERNEL
+    step = e.product_slower is not None and e.product_slower < KERNEL
     return told(
         e, "power-cap", evidence, f"power limit{', more power a cycle of the step' if step else ''}; {e.changed}"
     )
@@ -81,7 +81,7 @@ def lower_clock(e: Evidence) -> Diagnosis | None:
 def link(e: Evidence) -> Diagnosis | None:
     """The same all-reduce takes longer, though the cards are as fast as before."""
     reduce, matmul = e.move("all_reduce_time"), e.move("matmul_time")
-    if reduce.change is None or reduce.change < LINK or matmul.change is None or matmul.change >= KERNEL:
+    if reduce.change is None or reduce.change < LINK or e.product_slower is None or e.product_slower >= KERNEL:
         return None
     return told(e, "link", [reduce.text, matmul.text], f"links or the collective library; {e.changed}")
 
@@ -127,9 +127,9 @@ def software(e: Evidence) -> Diagnosis | None:
         return None
     if power.change is None or power.change <= -POWER:
         return None
-    if matmul.change is None:
+    if e.product_slower is None:
         cause = f"software, or a card that is slower at the same clock; {e.changed}"
-    elif matmul.change < max(KERNEL, EXPLAINS * e.lost):
+    elif e.product_slower < max(KERNEL, EXPLAINS * e.lost):
         cause = f"software: kernels or framework; {e.changed}"
     else:
         return None
