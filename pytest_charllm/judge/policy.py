@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_charllm.judge.collective import collective_rules
+from pytest_charllm.judge.collective import collective_required, collective_rules
 from pytest_charllm.judge.evidence import Against, Grounds, invalid, split
 from pytest_charllm.judge.findings import judge_findings, record_findings
 from pytest_charllm.judge.metric import Outcome, Question, judge_metric, judge_power, judge_wall
@@ -121,7 +121,9 @@ class Policy:
         required = CPU_REQUIRED if self.is_cpu else self.tier.required
         if isinstance(scenario.work, Collective):
             judged = {} if self.is_cpu else collective_rules(scenario.work)
-            return _Asked(self.rules.applied(judged), tuple(judged), checks=True)
+            return _Asked(
+                self.rules.applied(judged), () if self.is_cpu else collective_required(scenario.work), checks=True
+            )
         if scenario.options.soak:
             return _Asked(self.rules.applied(rules | SOAK), (*required, *REQUIRED), self.tier.diagnostic)
         if not isinstance(scenario.work, Script):

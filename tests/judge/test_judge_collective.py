@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pytest_charllm.judge.collective import collective_rules
+from pytest_charllm.judge.collective import collective_required, collective_rules
 from pytest_charllm.judge.policy import Policy
 from pytest_charllm.records import METRICS, Check, Measurement, NeedMore, Value, Verdict, tier
 from pytest_charllm.records.curve import CURVE_METRICS
@@ -57,6 +57,31 @@ def test_one_size_that_moved_is_a_regression_by_its_name(make: SimpleNamespace, 
 def test_a_size_is_judged_once() -> None:
     """Latency and bandwidth of one size are one time: judged by both, one change would be told as two."""
     assert len(collective_rules(WORK)) == len(CURVE_METRICS) // 2
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "verdict"),
+    [
+        ("latency_4kib", (2.2e-5, 2.9e-5, 4.5e-5), Verdict.PASS),
+        ("bus_bandwidth_1gib", (300.0, 240.0, 380.0), Verdict.INCONCLUSIVE),
+    ],
+)
+def test_what_waits_for_its_host_withholds_nothing(
+    make: SimpleNamespace, metric: str, values: tuple[float, ...], verdict: Verdict
+) -> None:
+    """Two H200s: small messages of three launches were 20 to 60 % apart, which made every sweep INCONCLUSIVE."""
+    record = make.baseline([curve(make, **{metric: value}) for value in values])
+    night = [curve(make, **{metric: values[0]})]
+    policy = Policy(tier("nightly", False), is_cpu=False)
+    judgement: Any = policy.decide(SCENARIO, record, make.comparable(), [night], None, first_launches=1)
+    assert judgement.verdict is verdict
+    assert "unreliable" in [finding.kind for finding in judgement.findings]
+
+
+def test_what_a_short_sweep_requires() -> None:
+    """Without any large message its largest one has to be seen."""
+    assert collective_required(WORK) == ("bus_bandwidth_64mib", "bus_bandwidth_256mib", "bus_bandwidth_1gib")
+    assert collective_required(replace(WORK, largest=4 << 20)) == ("bus_bandwidth_4mib",)
 
 
 def test_a_wrong_result_is_red_at_once(make: SimpleNamespace) -> None:
