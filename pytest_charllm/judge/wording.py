@@ -14,11 +14,9 @@ def name(metric: str) -> str:
 def moved(metric: str, change: float) -> str:
     """A change with its sign: ``-6.1 %``, ``+5.2 degC``, or ``+3.0 points`` of a share."""
     kind = METRICS[metric]
-    if kind.relative:
-        return f"{100 * change:+.1f} %"
-    if kind.unit == "share":
-        return f"{100 * change:+.1f} points"
-    return f"{change:+.1f} {kind.unit}"
+    scaled = round(100 * change if kind.relative or kind.unit == "share" else change, 1) + 0.0  # -0.0 is none
+    unit = "%" if kind.relative else "points" if kind.unit == "share" else kind.unit
+    return f"{scaled:+.1f} {unit}"
 
 
 def width(metric: str, size: float) -> str:
