@@ -30,6 +30,7 @@ from pytest_charllm.scenario import Collective, Scenario, Training
 from pytest_charllm.scenario.script import refuse_namesake
 from pytest_charllm.store.baselines import BaselineStore
 from pytest_charllm.store.run import RunDirectory
+from pytest_charllm.telemetry.keeper import Keeper
 
 TRACED = (Verdict.REGRESSION, Verdict.IMPROVED, Verdict.NO_BASELINE)
 """What is followed by a launch under the profiler, in a tier that has one."""
@@ -46,7 +47,8 @@ class Campaign:
         self._planned = {item.scenario.key: item for item in _merge(planned)}
         self._evidence: dict[str, Evidence] = {}
         self._judgements: dict[str, Judgement] = {}
-        self._locks = ExitStack()
+        self._held = ExitStack()
+        """Until the end: the devices' locks, the sampler."""
 
     @classmethod
     def create(cls, settings: Settings, planned: Sequence[Planned], launcher: Launcher | None = None) -> Campaign:
@@ -54,11 +56,12 @@ class Campaign:
 
         Raises `BadInput` when the directory cannot be written or a device is held by another campaign.
         """
-        if launcher is None:
-            launcher = TorchrunLauncher() if settings.replay is None else ReplayLauncher(settings.replay)
-        with ExitStack() as locks:
+        with ExitStack() as held:
             if settings.replay is None:
-                locks.enter_context(lock_devices(settings.machine))
+                held.enter_context(lock_devices(settings.machine))
+            if launcher is None:
+                replay = settings.replay
+                launcher = TorchrunLauncher(held.enter_context(Keeper())) if replay is None else ReplayLauncher(replay)
             # Only now: a campaign that is refused must not become the latest run.
             run = RunDirectory.create(
                 settings.root,
@@ -70,12 +73,12 @@ class Campaign:
                 replayed=settings.replay is not None,
             )
             campaign = cls(settings, planned, launcher, run)
-            campaign._locks = locks.pop_all()
+            campaign._held = held.pop_all()
         return campaign
 
     def close(self, *, interrupted: bool = False) -> None:
         """Mark the run as ended, keep what its scenarios say together, and let other campaigns have the devices."""
-        with self._locks:
+        with self._held:
             self.run.finish(interrupted=interrupted)
             for line in self.together():
                 if line not in self.run.info.notes:

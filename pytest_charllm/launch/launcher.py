@@ -31,12 +31,16 @@ from pytest_charllm.records import (
 from pytest_charllm.scenario import Training
 from pytest_charllm.store.atomic import write_atomically
 from pytest_charllm.telemetry.client import Sampler
+from pytest_charllm.telemetry.keeper import Keeper
 
 _SAMPLING_PERIOD_S = 0.1
 
 
 class TorchrunLauncher:
-    """Launches by torchrun on this node."""
+    """Launches by torchrun on this node. With a keeper one sampler serves all launches on the same devices."""
+
+    def __init__(self, keeper: Keeper | None = None) -> None:
+        self._keeper = keeper
 
     def run(self, request: LaunchRequest, on_progress: Callable[[Progress], None] | None = None) -> Launch:
         """Run it to its end. A fault of a rank, or of our own side, is in the launch that comes back.
@@ -87,6 +91,7 @@ class TorchrunLauncher:
             request.device_uuids,
             _SAMPLING_PERIOD_S,
             without=left_out(request),
+            keeper=self._keeper,
         )
         warms_up = isinstance(request.scenario.work, Training)
         job = Job(request)

@@ -1,34 +1,25 @@
-"""Starting and stopping the sampler process of this node. Every wait is bounded."""
+"""Starting and stopping the recording of a trace by the sampler process of this node. Every wait is bounded."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
-import subprocess
-import sys
-import tempfile
-import time
 from pathlib import Path
 from types import TracebackType
 
-import pytest_charllm
 from pytest_charllm.errors import HarnessError
 from pytest_charllm.records.base import to_pretty_json
-from pytest_charllm.telemetry.config import READY, SamplerConfig
+from pytest_charllm.telemetry.child import Child
+from pytest_charllm.telemetry.config import CLOSE, CLOSED, READY, SamplerConfig, recording
 from pytest_charllm.telemetry.dense import Span, announcement
-
-_STEP_S = 3.0
-"""How long each way of ending the sampler may take before the next, harder one."""
-_TAIL_BYTES = 2000
+from pytest_charllm.telemetry.keeper import Keeper
 
 
 class Sampler:
-    """One sampler process writing `path`, for these devices of `source`; no uuid means every device it has. Quantities
+    """One recording, of these devices of `source`, into `path`; no uuid means every device it has. Quantities
     `without` are not read.
 
-    Start it from a thread that outlives it, best the main one: the kernel ends the sampler with that thread. Its
-    configuration is left beside the trace, as ``<path>.config.json``.
+    By a process of its own, or by the one that `keeper` has; what recorded well is left to it. Its configuration is
+    left beside the trace, as ``<path>.config.json``.
     """
 
     def __init__(
@@ -40,6 +31,7 @@ class Sampler:
         *,
         without: tuple[str, ...] = (),
         start_timeout_s: float = 15.0,
+        keeper: Keeper | None = None,
     ) -> None:
         self.path = path
         self._config = SamplerConfig(
@@ -52,37 +44,31 @@ class Sampler:
             ours_pid=os.getpid(),
         )
         self._start_timeout_s = start_timeout_s
-        self._process: subprocess.Popen[bytes] | None = None
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the sampler has ended
+        self._keeper = keeper
+        self._child: Child | None = None
+        self._told_to_close = False
         self._notes: tuple[str, ...] | None = None
 
     @property
     def pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
+        return None if self._child is None else self._child.pid
 
     def start(self) -> None:
         """Returns once the first sample of each device is in the file; raises `HarnessError` when that fails."""
         config = self.path.with_name(self.path.name + ".config.json")
         try:
             config.write_bytes(to_pretty_json(self._config))
-            self._process = subprocess.Popen(
-                (sys.executable, "-S", "-P", "-m", "pytest_charllm.telemetry.sampler", str(config)),
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(search_path())},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._stderr,
-                start_new_session=True,  # Ctrl-C is for the training; the sampler outlives it, to bracket the window
-            )
         except OSError as error:
             raise HarnessError(f"telemetry sampler cannot be started: {error}") from None
-        assert self._process.stdin is not None
-        os.set_blocking(self._process.stdin.fileno(), False)
+        kept = self._keeper.take(self._devices) if self._keeper is not None else None
+        if kept is not None:
+            kept.say(recording(str(config)))
+        self._child = kept or Child(config)
         try:
-            failure = self._await_ready(self._process)
-            if failure:
-                raise HarnessError(f"telemetry sampler ({self._config.source}) {failure}: {self._tail()}")
+            if not self._child.hears(READY, self._start_timeout_s):
+                raise HarnessError(f"telemetry sampler ({self._config.source}) {self._unready()}: {self._child.tail()}")
         except BaseException:
-            _end(self._process, politely=False)
+            self._child.end(politely=False)
             self._close(())
             raise
 
@@ -91,14 +77,19 @@ class Sampler:
 
         A sampler that has ended or does not listen is told of by `stop`, not here.
         """
-        if self._process is not None and self._process.stdin is not None:
-            with contextlib.suppress(OSError, ValueError):  # a full pipe as well: it must never hold its caller up
-                os.write(self._process.stdin.fileno(), announcement(span))
+        if self._child is not None and self._notes is None:
+            self._child.say(announcement(span))
 
     def stop(self) -> tuple[str, ...]:
-        """End the sampler; what is worth knowing about how it ended, nothing if all went well. Repeatable."""
+        """End the recording; what is worth knowing about how it ended, nothing if all went well. Repeatable."""
         if self._notes is None:
-            self._close(() if self._process is None else tuple(self._stop(self._process)))
+            if self._child is None:
+                self._notes = ()
+            elif self._keeper is not None and self._child.exit_code is None and self._closes(self._child):
+                self._keeper.keep(self._devices, self._child)
+                self._notes = ()
+            else:
+                self._close(tuple(self._stop(self._child)))
         return self._notes or ()
 
     def __enter__(self) -> Sampler:
@@ -110,78 +101,38 @@ class Sampler:
     ) -> None:
         self.stop()
 
-    def _await_ready(self, process: subprocess.Popen[bytes]) -> str | None:
-        """None once it says so; else how it failed to, as soon as that is known."""
-        assert process.stdout is not None
-        deadline = time.monotonic() + self._start_timeout_s
-        said = b""
-        while (left := deadline - time.monotonic()) > 0:
-            if select.select([process.stdout], [], [], left)[0]:
-                chunk = os.read(process.stdout.fileno(), len(READY))
-                said += chunk
-                if said == READY:
-                    return None
-                if not chunk:
-                    return "ended before the first sample of each device"
+    @property
+    def _devices(self) -> tuple[str, tuple[str, ...]]:
+        return self._config.source, self._config.uuids
+
+    def _unready(self) -> str:
+        assert self._child is not None
+        if self._child.hung_up:
+            return "ended before the first sample of each device"
         return f"gave no first sample of each device in {self._start_timeout_s:g} s"
 
-    def _stop(self, process: subprocess.Popen[bytes]) -> list[str]:
-        code = process.poll()
-        how = _end(process, politely=True)
+    def _closes(self, child: Child) -> bool:
+        """Whether it may be used again. One that may not ends by itself."""
+        self._told_to_close = True
+        child.say(CLOSE)
+        return child.hears(CLOSED)
+
+    def _stop(self, child: Child) -> list[str]:
+        code = None if self._told_to_close else child.exit_code
+        how = child.end(politely=True)
         if code is not None:
-            return [f"telemetry sampler ended early ({_exit(code)}): {self._tail()}"]
+            return [f"telemetry sampler ended early ({_exit(code)}): {child.tail()}"]
         if how is not None:
-            return [f"telemetry sampler {how}: {self._tail()}"]
-        if process.returncode != 0:
-            return [f"telemetry sampler failed at its end ({_exit(process.returncode)}): {self._tail()}"]
+            return [f"telemetry sampler {how}: {child.tail()}"]
+        if child.exit_code != 0:
+            return [f"telemetry sampler failed at its end ({_exit(child.exit_code)}): {child.tail()}"]
         return []
 
-    def _tail(self) -> str:
-        """The end of what it said on stderr, in one line."""
-        size = self._stderr.seek(0, os.SEEK_END)
-        self._stderr.seek(max(0, size - _TAIL_BYTES))
-        said = " | ".join(line.strip() for line in self._stderr.read().decode(errors="replace").splitlines() if line)
-        return said or "it said nothing"
-
     def _close(self, notes: tuple[str, ...]) -> None:
+        assert self._child is not None
         self._notes = notes
-        self._stderr.close()
+        self._child.forget()
 
 
-def search_path() -> list[str]:
-    """Where the sampler finds its modules: where we do, so that it can do without `site`, whose `.pth` files may import
-    anything and cost more than the interpreter itself. The standard library first: pytest puts the folders of tests
-    before it, where a helper may well be called `queue.py`."""
-    standard = os.path.dirname(os.__file__)
-    ours = os.path.dirname(os.path.dirname(os.path.abspath(pytest_charllm.__file__)))
-    paths = (standard, os.path.join(standard, "lib-dynload"), *(os.path.abspath(each) for each in sys.path), ours)
-    return list(dict.fromkeys(paths))
-
-
-def _end(process: subprocess.Popen[bytes], *, politely: bool) -> str | None:
-    """Close its stdin and wait, then TERM, then KILL, as far as needed. None: it ended as it should."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with contextlib.suppress(OSError):
-        process.stdin.close()
-    process.stdout.close()
-    if politely:
-        if _ended(process):
-            return None
-        process.terminate()
-        if _ended(process):
-            return "had to be terminated"
-    process.kill()
-    return "had to be killed" if _ended(process) else "cannot be killed (it hangs in the driver) and was left behind"
-
-
-def _ended(process: subprocess.Popen[bytes]) -> bool:
-    try:
-        process.wait(timeout=_STEP_S)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
-
-
-def _exit(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit {code}"
+def _exit(code: int | None) -> str:
+    return f"signal {-code}" if code is not None and code < 0 else f"exit {code}"

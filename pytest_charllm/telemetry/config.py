@@ -1,11 +1,40 @@
-"""What the client tells the sampler process: a JSON file beside the trace."""
+"""What the client tells the sampler process: a JSON file beside the trace, and words on its stdin.
+
+```
+client   sampler CONFIG       record CONFIG, of the same devices
+sampler  ready                once the first sample of each device is in the file
+client   (see `dense`)        what is to be looked at more closely, or less
+client   close                the trace is complete; another may follow
+sampler  closed               not said where a device was lost or hangs: then it ends
+```
+Its stdin closing ends it, whatever it does.
+"""
 
 from __future__ import annotations
+
+import msgspec
 
 from pytest_charllm.records.base import SCHEMA, Record
 
 READY = b"ready\n"
-"""What the sampler prints once the first sample of each device is in the file."""
+CLOSE = b"close\n"
+CLOSED = b"closed\n"
+_RECORD = b"record "
+
+
+def recording(config: str) -> bytes:
+    """The line that asks for another recording."""
+    return _RECORD + msgspec.json.encode(config) + b"\n"
+
+
+def recorded_by(line: bytes) -> str | None:
+    """The path of the configuration that such a line names; None for any other line."""
+    if not line.startswith(_RECORD):
+        return None
+    try:
+        return msgspec.json.decode(line.removeprefix(_RECORD), type=str)
+    except msgspec.MsgspecError:
+        return None
 
 
 class SamplerConfig(Record, frozen=True, kw_only=True):

@@ -57,6 +57,8 @@ class DeviceReader(threading.Thread):
         self._told: set[int] = set()
         self.reading_since_ns: int | None = None
         self.abandoned = False
+        self.came_back = False
+        """From its last pass and snapshot."""
 
     def wake(self) -> None:
         """Read now instead of at the next tick: an edge was announced."""
@@ -97,6 +99,7 @@ class DeviceReader(threading.Thread):
             self._slow_at_ns = None
             self._pass()
             self._snapshot("end")
+            self.came_back = True
         except DeviceLostError as lost:
             self._event("lost", str(lost))
         except Exception as error:

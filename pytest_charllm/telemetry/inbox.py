@@ -14,10 +14,20 @@ ReaderLine = SampleLine | SnapshotLine | RingLine | EventLine
 
 
 class Stop(NamedTuple):
-    """Why sampling ends. `ok`: someone asked for it."""
+    """Why sampling ends. `ok`: someone asked for it. `stays`: only this recording ends, another may follow."""
 
     reason: str
     ok: bool = True
+    stays: bool = False
+
+
+class Record(NamedTuple):
+    """Record another trace, as the configuration at this path says."""
+
+    config: str
+
+
+Order = Stop | Record | Span
 
 
 class Inbox:
@@ -25,19 +35,19 @@ class Inbox:
 
     def __init__(self) -> None:
         self._lines: queue.SimpleQueue[ReaderLine] = queue.SimpleQueue()
-        self._orders: queue.SimpleQueue[Stop | Span | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
 
     def put(self, line: ReaderLine) -> None:
         self._lines.put(line)
 
-    def order(self, order: Stop | Span) -> None:
+    def order(self, order: Order) -> None:
         self._orders.put(order)
 
     def hurry(self) -> None:
         """The lines so far are waited for."""
         self._orders.put(None)
 
-    def wait(self, timeout_s: float) -> Stop | Span | None:
+    def wait(self, timeout_s: float) -> Order | None:
         """The next order. None after so long without one, or where the lines are in a hurry."""
         try:
             return self._orders.get(timeout=max(0.0, timeout_s))

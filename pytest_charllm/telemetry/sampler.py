@@ -1,8 +1,8 @@
 """The sampler process: one a node, sampling before any rank has work, reading each device in a thread of its own.
 
 ``python -m pytest_charllm.telemetry.sampler CONFIG.json`` writes JSON lines until its stdin closes, its parent ends, or
-it is told to stop by SIGTERM or SIGINT. Lines on its stdin announce where a measurement begins or ends (`dense`). It
-loads no training framework and changes no device's settings.
+it is told to stop by SIGTERM or SIGINT. Lines on its stdin announce where a measurement begins or ends (`dense`), or
+close the trace and ask for another one (`config`). It loads no training framework and changes no device's settings.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from msgspec.structs import replace
 from pytest_charllm.devices.open import open_source
 from pytest_charllm.devices.process import claim_stdout, die_with_parent
 from pytest_charllm.devices.source import TelemetrySource
-from pytest_charllm.errors import CharllmError
+from pytest_charllm.errors import BadInput, CharllmError
 from pytest_charllm.records.base import from_json
 from pytest_charllm.records.telemetry import DeviceLine, EndLine, EventLine, Meta, SampleLine
 from pytest_charllm.telemetry.clocks import Instant, discontinuities
-from pytest_charllm.telemetry.config import READY, SamplerConfig
+from pytest_charllm.telemetry.config import CLOSE, CLOSED, READY, SamplerConfig, recorded_by
 from pytest_charllm.telemetry.dense import Kind, Span, Spans, parse
 from pytest_charllm.telemetry.device_reader import DeviceReader, Watchdog
-from pytest_charllm.telemetry.inbox import Inbox, ReaderLine, Stop
+from pytest_charllm.telemetry.inbox import Inbox, ReaderLine, Record, Stop
 from pytest_charllm.telemetry.trace_file import TraceFile
 
 FLUSH_S = 1.0
@@ -35,15 +35,16 @@ ANCHOR_S = 10.0
 _HOUSEKEEPING_S = 0.5
 _LAST_WORDS_S = 1.0
 """How long the readers have for their last pass and snapshot."""
-_EVENT_WAIT_S = 1.0
+_EVENT_WAIT_S = 5.0
+_IDLE_S = 1.0
 LEFT_OUT = "left out by who started the sampler: nothing will be asked of it"
 
 
 class Sampling:
-    """Readers, file and clocks of one run of the sampler."""
+    """Readers, file and clocks of one recording. `since_s`: CPU seconds of this process that are not its own."""
 
-    def __init__(self, config: SamplerConfig, source: TelemetrySource, inbox: Inbox) -> None:
-        self._config, self._source, self._inbox = config, source, inbox
+    def __init__(self, config: SamplerConfig, source: TelemetrySource, inbox: Inbox, since_s: float = 0.0) -> None:
+        self._config, self._inbox, self._since_s = config, inbox, since_s
         self._spans = Spans()
         devices = [_without(device, config.without) for device in source.devices()]
         self._file = TraceFile(config.path)
@@ -61,7 +62,6 @@ class Sampling:
         """Sample until a `Stop` arrives, or nothing more can be written: then raises `HarnessError`."""
         for reader in self._readers:
             reader.start()
-        threading.Thread(target=self._watch_events, daemon=True).start()
         stop = self._collect(on_ready)
         self._last_words()
         self._file.add(Instant.now().anchor())
@@ -69,13 +69,18 @@ class Sampling:
             EndLine(
                 mono_ns=time.monotonic_ns(),
                 samples=self._file.samples,
-                cpu_s=time.process_time(),
+                cpu_s=time.process_time() - self._since_s,
                 reason=stop.reason,
                 pace={reader.uuid: pace for reader in self._readers if (pace := reader.pace()) is not None},
             )
         )
-        self._file.flush()
+        self._file.close()
         return stop
+
+    @property
+    def went_well(self) -> bool:
+        """Whether every device was read to the end, so that the driver may be asked again as it is."""
+        return all(reader.came_back and not reader.is_alive() for reader in self._readers)
 
     def _collect(self, on_ready: Callable[[], None]) -> Stop:
         """Bring lines from the readers to the file, and look after readers, parent, clocks and size meanwhile."""
@@ -91,7 +96,7 @@ class Sampling:
                         return failure
             if isinstance(order, Stop):
                 return order
-            if order is not None:
+            if isinstance(order, Span):
                 self._announced(order)
             now = time.monotonic()
             if now >= check_at:
@@ -148,15 +153,6 @@ class Sampling:
         for line in self._inbox.lines():
             self._file.add(line)
 
-    def _watch_events(self) -> None:
-        try:
-            while (events := self._source.wait_events(_EVENT_WAIT_S)) is not None:
-                for event in events:
-                    self._inbox.put(event)
-        except Exception as error:
-            text = f"{type(error).__name__}: {error}; errors that the driver reports are not seen any more"
-            self._inbox.put(EventLine(kind="error", mono_ns=time.monotonic_ns(), text=text))
-
 
 def _without(device: DeviceLine, quantities: tuple[str, ...]) -> DeviceLine:
     left_out = {each: LEFT_OUT for each in quantities if device.capabilities.get(each) == "ok"}
@@ -194,9 +190,24 @@ def _watch_stdin(inbox: Inbox) -> None:
     pending = b""
     while said := os.read(0, 4096):
         *lines, pending = (pending + said).split(b"\n")
-        for span in filter(None, map(parse, lines)):
-            inbox.order(span)
+        for line in lines:
+            if line + b"\n" == CLOSE:
+                inbox.order(Stop("told to", stays=True))
+            elif (config := recorded_by(line)) is not None:
+                inbox.order(Record(config))
+            elif (span := parse(line)) is not None:
+                inbox.order(span)
     inbox.order(Stop("stdin closed"))
+
+
+def _watch_events(source: TelemetrySource, inbox: Inbox) -> None:
+    try:
+        while (events := source.wait_events(_EVENT_WAIT_S)) is not None:
+            for event in events:
+                inbox.put(event)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}; errors that the driver reports are not seen any more"
+        inbox.put(EventLine(kind="error", mono_ns=time.monotonic_ns(), text=text))
 
 
 def main(argv: list[str]) -> int:
@@ -205,13 +216,13 @@ def main(argv: list[str]) -> int:
     inbox = Inbox()
     threading.Thread(target=_watch_stdin, args=(inbox,), daemon=True).start()
     try:
-        with open(argv[0], "rb") as file:
-            config = from_json(file.read(), SamplerConfig, argv[0])
+        config = _read(argv[0])
         source = open_source(config.source, config.uuids)
         # Only now: a handler of ours would never run while this thread hangs in a driver, the default action does.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda signum, _: inbox.order(Stop(signal.Signals(signum).name)))
-        stop = Sampling(config, source, inbox).run(lambda: _say_ready(out))
+        threading.Thread(target=_watch_events, args=(source, inbox), daemon=True).start()
+        stop = _record(config, source, inbox, out)
     except (CharllmError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -220,10 +231,44 @@ def main(argv: list[str]) -> int:
     return 0 if stop.ok else 1
 
 
-def _say_ready(out: int) -> None:
+def _record(config: SamplerConfig, source: TelemetrySource, inbox: Inbox, out: int) -> Stop:
+    """One recording after the other, until an order ends more than one, or a device was lost."""
+    since_s = 0.0
+    while True:
+        sampling = Sampling(config, source, inbox, since_s)
+        stop = sampling.run(lambda: _say(out, READY))
+        if not stop.stays or not sampling.went_well:
+            return stop
+        _say(out, CLOSED)
+        order = _next(inbox, config)
+        if isinstance(order, Stop):
+            return order
+        since_s = time.process_time()
+        before, config = config, _read(order.config)
+        if (config.source, config.uuids) != (before.source, before.uuids):
+            raise BadInput(f"{order.config}: not of the devices that this sampler reads; start another one")
+
+
+def _next(inbox: Inbox, config: SamplerConfig) -> Record | Stop:
+    """What is asked for between two recordings. What is announced or reported meanwhile belongs to neither."""
+    while True:
+        order = inbox.wait(_IDLE_S)
+        for _ in inbox.lines():
+            pass
+        if isinstance(order, Record | Stop):
+            return order
+        if config.parent_pid is not None and os.getppid() != config.parent_pid:
+            return Stop("the parent process ended")
+
+
+def _read(path: str) -> SamplerConfig:
+    with open(path, "rb") as file:
+        return from_json(file.read(), SamplerConfig, path)
+
+
+def _say(out: int, word: bytes) -> None:
     with contextlib.suppress(BrokenPipeError):  # the client is gone: stdin tells so too
-        os.write(out, READY)
-    os.close(out)
+        os.write(out, word)
 
 
 if __name__ == "__main__":

@@ -36,3 +36,7 @@ class TraceFile:
             except OSError as error:
                 raise HarnessError(f"telemetry file {self._path} cannot be written: {error.strerror}") from None
             del self._pending[:written]
+
+    def close(self) -> None:
+        self.flush()
+        os.close(self._fd)

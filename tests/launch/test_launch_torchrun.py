@@ -21,6 +21,8 @@ from pytest_charllm.launch.names import STACKS_SIGNAL, progress_file
 from pytest_charllm.launch.repro import write_repro
 from pytest_charllm.launch.request import LaunchRequest, Progress
 from pytest_charllm.records import Failure, Fault, Launch, Status, from_json
+from pytest_charllm.telemetry.keeper import Keeper
+from pytest_charllm.telemetry.reader import read_trace
 
 pytestmark = pytest.mark.usefixtures("stub_engine")
 
@@ -50,6 +52,23 @@ def test_launch_completes_and_tells_its_progress(make_request: MakeRequest, proc
     assert launch.telemetry is not None
     assert b'"line":"end"' in (request.directory / launch.telemetry).read_bytes()
     assert processes_of(request) == []
+
+
+def test_launches_of_a_run_share_one_sampler(
+    make_request: MakeRequest, processes_of: ProcessesOf, tmp_path: Path
+) -> None:
+    """Also after one that crashed: its trace is as whole as any. With the run its process goes."""
+    second = tmp_path / "timed-2"
+    second.mkdir()
+    requests = (make_request(Fault(name="raise", rank=1)), make_request(directory=second))
+    with Keeper() as keeper:
+        launcher = TorchrunLauncher(keeper)
+        launches = [launcher.run(request) for request in requests]
+    traces = [read_trace(request.directory / "telemetry.jsonl") for request in requests]
+    assert [launch.status for launch in launches] == [Status.CRASHED, Status.COMPLETED]
+    assert [trace.end.reason for trace in traces if trace.end is not None] == ["told to", "told to"]
+    assert len({trace.meta.pid for trace in traces if trace.meta is not None}) == 1
+    assert [processes_of(request) for request in requests] == [[], []]
 
 
 def test_first_cause_is_not_its_echo(

@@ -19,7 +19,7 @@ import pytest
 
 from pytest_charllm.errors import BadRecord, HarnessError
 from pytest_charllm.records import Trace
-from pytest_charllm.telemetry import client
+from pytest_charllm.telemetry import child
 from pytest_charllm.telemetry.client import Sampler
 from pytest_charllm.telemetry.config import SamplerConfig
 from pytest_charllm.telemetry.dense import Kind, Span
@@ -126,7 +126,7 @@ def test_the_sampler_imports_little():
         "others = 'torch numpy pynvml pytest psutil dataclasses pathlib statistics pytest_charllm.scenario site'\n"
         "assert not set(others.split()) & set(sys.modules), sorted(sys.modules)\n"
     )
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(client.search_path())}
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(child.search_path())}
     subprocess.run((sys.executable, "-S", "-c", script), check=True, timeout=60, env=environ)
 
 
@@ -344,7 +344,7 @@ def test_fault_21_a_killed_sampler_is_told(sampler):
 
 def test_stopping_a_frozen_sampler_is_bounded(sampler, monkeypatch):
     """A sampler that reacts to nothing must not hang the run: first asked, then TERM, then KILL."""
-    monkeypatch.setattr(client, "_STEP_S", 0.2)
+    monkeypatch.setattr(child, "_STEP_S", 0.2)
     running = sampler()
     running.start()
     os.kill(running.pid, signal.SIGSTOP)
