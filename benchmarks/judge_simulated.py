@@ -95,7 +95,8 @@ def check(stick: Yardstick, numbers: Sequence[float], early: bool) -> tuple[bool
 def simulate(setting: Setting, checks: int, seed: int) -> Iterator[dict[str, object]]:
     """The same records, runs and launches for every change."""
     results: dict[float, list[tuple[bool, bool, int]]] = {change: [] for change in setting.changes}
-    tolerances, stated = [], []
+    tolerances: list[float] = []
+    stated: list[float] = []
     chance = np.random.default_rng(seed)
     for _ in range(checks):
         stick = stick_of(setting, chance)

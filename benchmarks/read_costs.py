@@ -30,7 +30,7 @@ import pynvml  # noqa: E402
 
 from pytest_charllm.devices.open import open_source  # noqa: E402
 from pytest_charllm.telemetry import sampler  # noqa: E402, F401 - the process whose costs these are
-from pytest_charllm.telemetry.client import search_path  # noqa: E402
+from pytest_charllm.telemetry.child import search_path  # noqa: E402
 
 APART_S = 0.05
 LINKS = {"link_tx_kib", "link_rx_kib"}

@@ -46,13 +46,15 @@ class _OnImport(MetaPathFinder):
         if name not in self._hooks:
             return None
         spec = PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None:
+            return None
         execute = spec.loader.exec_module
 
         def and_hook(module):
             execute(module)
             self._hooks[name](module)
 
-        spec.loader.exec_module = and_hook
+        spec.loader.exec_module = and_hook  # type: ignore[method-assign]
         return spec
 
 

@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import psutil
@@ -81,7 +82,11 @@ def main():
     path, file, *uuids = sys.argv[1:]
     notes, synced = Notes(file), threading.Event()
     meters = [(meter_energy, (uuid, notes, synced)) for uuid in uuids[:1]]
-    tasks = [(watch_laps, (path, notes, synced)), (meter_sampler, (notes,)), *meters]
+    tasks: list[tuple[Callable[..., None], tuple]] = [
+        (watch_laps, (path, notes, synced)),
+        (meter_sampler, (notes,)),
+        *meters,
+    ]
     for task, arguments in tasks:
         threading.Thread(target=task, args=arguments, daemon=True).start()
     sys.stdin.read()

@@ -66,7 +66,11 @@ def _deselect(config: pytest.Config, items: list[pytest.Item], machine: Machine)
         if item.get_closest_marker(ITEM_MARK) is None:  # pytest never asked us for its rows
             raise pytest.UsageError(f"{item.nodeid}: a unittest method cannot take `measured`; write a function")
     too_large = [item for item in items if (found := collected(item)) and found.needs_more_than(machine)]
-    _drop(config, items, absent, _waiting(absent, machine))
+    line = _waiting(absent, machine)
+    if line is None and len(absent) == len(items):
+        tests = "1 test has" if len(absent) == 1 else f"{len(absent)} tests have"
+        line = f"{tests} no row on {machine.variant} {machine.shape}: `@scenarios` says for which hardware its rows are"
+    _drop(config, items, absent, line)
     rows = "1 row needs" if len(too_large) == 1 else f"{len(too_large)} rows need"
     what = "ranks" if machine.is_cpu else "GPUs"
     _drop(config, items, too_large, f"{rows} more {what} than {machine.variant} {machine.shape} has, deselected")

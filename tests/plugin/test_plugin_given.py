@@ -39,6 +39,19 @@ def test_without_the_option_there_is_no_row_and_one_line(pytester: pytest.Pytest
     result.stdout.no_fnmatch_line("*test_soak*")
 
 
+def test_a_suite_of_other_hardware_says_so(pytester: pytest.Pytester) -> None:
+    """A suite pasted from the docs, run where none of its rows is: "1 deselected", and not a word why."""
+    pytester.makepyfile(
+        "from pytest_charllm import Rows, scenarios\n"
+        '@scenarios(Rows("llama3-1b", {"h200:1x8": "dp8"}, microbatch=1))\n'
+        "def test_mine(measured):\n    pass\n"
+    )
+    told = collect(pytester).stdout
+    told.fnmatch_lines(
+        ["charllm: 1 test has no row on h200-sxm 1x1: `@scenarios` says for which hardware its rows are"]
+    )
+
+
 def test_each_value_is_a_row(pytester: pytest.Pytester) -> None:
     """The front needs the driver's own clock beside the locked ones; it is the plain row, launched once for both."""
     result = collect(pytester, "--charllm-sm-clock=1200,1500", "--charllm-soak=15")
