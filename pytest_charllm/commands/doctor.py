@@ -14,7 +14,7 @@ from pytest_charllm.devices import host, inspection, pci
 from pytest_charllm.devices.find import find_machine
 from pytest_charllm.devices.inspection import Inspection
 from pytest_charllm.devices.open import source_of
-from pytest_charllm.errors import DeviceError
+from pytest_charllm.errors import BadInput, DeviceError
 from pytest_charllm.hardware import Machine
 from pytest_charllm.hardware.catalogue import match_name
 from pytest_charllm.judge.tolerances import CPU, GATES, rules_for
@@ -34,7 +34,10 @@ _LONGEST = 60
 
 
 def run_doctor(options: argparse.Namespace) -> int:
-    """Print the page. `REFUSED` where a GPU is here that cannot be measured."""
+    """Print the page. `REFUSED` where a GPU is here that cannot be measured.
+
+    Raises `BadInput` for a source that was named and is none.
+    """
     machine: Machine | None = None
     said = ""
     try:
@@ -45,6 +48,8 @@ def run_doctor(options: argparse.Namespace) -> int:
     # As the suites do it: what the masks hide is somebody else's, fit or not.
     visible = machine.devices if machine is not None and source == source_of(machine) else ()
     seen = _inspected(source, tuple(device.uuid for device in visible))
+    if options.source and seen.bad_input:
+        raise BadInput(f"--source: {seen.error}")
     # Where somebody expects a GPU and there is none, the question is what its library said.
     others = [_inspected(other) for other in ("nvml", "amd") if source == "cpu"]
     found = [(line, remark) for line in seen.devices for remark in remarks(_state(seen, line))]

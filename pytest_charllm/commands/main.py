@@ -11,13 +11,21 @@ from pathlib import Path
 
 from pytest_charllm import __version__
 from pytest_charllm.commands import BAD_INPUT
-from pytest_charllm.errors import CharllmError
+from pytest_charllm.errors import BadInput, CharllmError
 from pytest_charllm.judge.tolerances import CHECK_ALPHA
+from pytest_charllm.store.paths import shown
+from pytest_charllm.store.reading import is_folder
+
+PLACES = {"root": ("--charllm-dir", Path(".charllm")), "baselines": ("--charllm-baselines", Path("baselines"))}
+"""Folders that a command reads: their option, and where they are unless it is given."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    if sys.stdout is None:  # closed (">&-"): nobody listens, and no file that is opened next may take its descriptor
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     options = _parser().parse_args(arguments)
     try:
+        _find_places(options)
         code = options.command(options)
         sys.stdout.flush()
         return code
@@ -27,6 +35,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # "| head" has seen enough; without this the interpreter would complain at its end as well
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+
+
+def _find_places(options: argparse.Namespace) -> None:
+    """Raises `BadInput` for a folder that was named and is not there, unless the command makes it, and for a file."""
+    for place in PLACES.keys() & vars(options).keys():
+        option, usual = PLACES[place]
+        named = getattr(options, place)
+        path = usual if named is None else named
+        if not is_folder(path) and named is not None and place not in options.makes:
+            raise BadInput(f"{option}: there is no {shown(path)}")
+        setattr(options, place, path)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -40,13 +59,14 @@ def _parser() -> argparse.ArgumentParser:
 
     places = argparse.ArgumentParser(add_help=False)
     places.add_argument(
-        "--charllm-dir", "--dir", dest="root", type=Path, default=Path(".charllm"), metavar="DIR",
+        "--charllm-dir", "--dir", dest="root", type=Path, metavar="DIR",
         help="runs and local baselines (default: .charllm)",
     )  # fmt: skip
     places.add_argument(
-        "--charllm-baselines", "--baselines", dest="baselines", type=Path, default=Path("baselines"), metavar="DIR",
+        "--charllm-baselines", "--baselines", dest="baselines", type=Path, metavar="DIR",
         help="baselines under version control (default: baselines)",
     )  # fmt: skip
+    places.set_defaults(makes=())
 
     topic = topics.add_parser("baseline", help="what is on record").add_subparsers(required=True, metavar="COMMAND")
     command = topic.add_parser("accept", parents=[places], help="put a run's launches on record")
@@ -55,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--only", metavar="PATTERN", help="scenarios whose key matches (gpt3*) or contains this")
     command.add_argument("--label", default="", metavar="TEXT", help="default: bootstrap for the first of its kind")
     command.add_argument("--commit", metavar="SHA", help="of a run that was made outside of a git checkout")
-    command.set_defaults(command=baseline.run_accept)
+    command.set_defaults(command=baseline.run_accept, makes=("baselines",))
     command = topic.add_parser("diff", parents=[places], help="old against new, metric by metric, for a review")
     command.add_argument("run", nargs="?", metavar="RUN", help="a run's id, or latest; default: what was accepted last")
     command.add_argument("--only", metavar="PATTERN", help="scenarios whose key matches (gpt3*) or contains this")
@@ -102,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
         help="this one, in the place of the set; may be given several times",
     )  # fmt: skip
     command.add_argument("--simulated", action="store_true", help="only what the simulated source shows; no launch")
-    command.set_defaults(command=inject.run_inject)
+    command.set_defaults(command=inject.run_inject, makes=("root", "baselines"))
 
     command = topics.add_parser(
         "traffic", parents=[places], help="what a step calls on each axis, against measured collectives"

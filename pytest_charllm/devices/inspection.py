@@ -14,11 +14,11 @@ from collections.abc import Sequence
 import msgspec
 
 from pytest_charllm.devices.open import open_source
-from pytest_charllm.devices.process import claim_stdout, die_with_parent, last_line, run_bounded
-from pytest_charllm.errors import CharllmError, DeviceError
+from pytest_charllm.devices.process import claim_stdout, die_with_parent, last_line, ours, run_bounded
+from pytest_charllm.errors import BadInput, CharllmError, DeviceError
 from pytest_charllm.records.telemetry import DeviceLine, RingLine, SampleLine, SnapshotLine
 
-CHILD = (sys.executable, "-m", "pytest_charllm.devices.inspection")
+CHILD = ours("pytest_charllm.devices.inspection")
 _APART_S = 0.2
 """Rates are between two reads."""
 
@@ -26,7 +26,7 @@ _APART_S = 0.2
 class Inspection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`samples`, `snapshots` and `rings` by UUID, the last only of devices whose driver keeps its own record of power.
 
-    `error`: why the source does not open, in one line; then all else is empty.
+    `error`: why the source does not open, in one line; then all else is empty. `bad_input`: because there is no such.
     """
 
     source: str = ""
@@ -37,6 +37,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     snapshots: dict[str, SnapshotLine] = {}
     rings: dict[str, RingLine] = {}
     error: str | None = None
+    bad_input: bool = False
 
 
 def inspect(
@@ -74,7 +75,7 @@ def look(kind: str, uuids: tuple[str, ...]) -> Inspection:
             samples = {uuid: source.read(uuid, wanted) for uuid, wanted in able.items()}
         rings = {uuid: ring for uuid in able if (ring := source.power_ring(uuid)) is not None}
     except CharllmError as error:
-        return Inspection(source=kind, error=str(error))
+        return Inspection(source=kind, error=str(error), bad_input=isinstance(error, BadInput))
     return Inspection(
         source=source.name,
         library=source.library,

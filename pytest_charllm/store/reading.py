@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +19,19 @@ def find(folder: Path, pattern: str) -> list[Path]:
         return sorted(folder.glob(pattern))
     except OSError as error:
         raise BadInput(f"{shown(folder)}: cannot be read: {error.strerror}; check its permissions") from None
+
+
+def is_folder(path: Path) -> bool:
+    """False where there is nothing. Raises `BadInput` naming what is no folder, or cannot be looked at."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise BadInput(f"{shown(path)}: cannot be read: {error.strerror}; check its permissions") from None
+    if not stat.S_ISDIR(mode):
+        raise BadInput(f"{shown(path)} is not a directory")
+    return True
 
 
 def read_bytes(path: Path) -> bytes | None:

@@ -83,6 +83,7 @@ def test_nothing_to_tidy_says_nothing(gpu_run: Callable[..., RunDirectory], caps
     capsys.readouterr()
     main(["baseline", "list"])
     with_runs = capsys.readouterr().out
+    Path("elsewhere").mkdir()
     main(["baseline", "list", "--charllm-dir", "elsewhere"])
     assert capsys.readouterr().out == with_runs
     assert "\n\n" not in with_runs

@@ -148,10 +148,21 @@ def test_without_a_gpu_the_library_has_its_say(page: Any) -> None:
     assert code == 1
 
 
-def test_an_unknown_source_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """A slip of the keyboard."""
-    assert main(["doctor", "--source", "nmvl"]) == 1
-    assert "telemetry source 'nmvl' is unknown" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("nmvl", "telemetry source 'nmvl' is unknown: use nvml, "),
+        ("simulated:h201", "simulated profile 'h201' is unknown: use "),
+        ("replay:nowhere.jsonl", "nowhere.jsonl: cannot be read: "),
+    ],
+)
+def test_an_unknown_source_is_bad_input(source: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A slip of the keyboard looked like a GPU that does not answer: a whole page, and exit code 1."""
+    assert main(["doctor", "--source", source]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"pytest-charllm: --source: {told}")
+    assert captured.err.count("\n") == 1
 
 
 def test_a_child_without_an_answer_is_an_error_in_time() -> None:

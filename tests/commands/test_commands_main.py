@@ -81,18 +81,31 @@ def test_refused_is_exit_one(gpu_run: Callable[..., RunDirectory], capsys: pytes
     ("arguments", "message"),
     [
         (["baseline", "accept", "latest"], "no runs in .charllm/runs; run pytest suites/ first"),
-        (["runs", "show", "latest", "--dir", "elsewhere"], "no runs in elsewhere/runs"),
+        (["runs", "show", "latest", "--dir", "elsewhere"], "--charllm-dir: there is no elsewhere"),
+        (["runs", "show", "latest", "--dir", "."], "no runs in runs"),
+        (["runs", "list", "--charllm-dir", "page.md"], "page.md is not a directory"),
+        (["baseline", "list", "--charllm-dir", "page.md"], "page.md is not a directory"),
+        (["baseline", "list", "--charllm-dir", "page.md/runs"], "--charllm-dir: there is no page.md/runs"),
+        (["baseline", "list", "--charllm-baselines", "/nonexistent"], "--charllm-baselines: there is no /nonexistent"),
         (["baseline", "show", "llama"], "no baseline llama; pytest-charllm baseline list names all"),
         (["runs", "prune", "--keep", "-1"], "--keep -1: must be 0 or more"),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line on stderr and exit code 2, never a traceback."""
+    """One line on stderr and exit code 2, never a traceback, nor an empty list where nobody has looked."""
+    Path("page.md").touch()
     assert main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith(f"pytest-charllm: {message}")
     assert captured.err.count("\n") == 1
+
+
+def test_accept_makes_the_folder_that_it_is_given(gpu_run: Callable[..., RunDirectory]) -> None:
+    """Baselines of another tier start in a folder of their own, which nobody has made by hand."""
+    gpu_run()
+    assert main(["baseline", "accept", "latest", "--charllm-baselines", "smoke"]) == 0
+    assert main(["baseline", "list", "--charllm-baselines", "smoke"]) == 0
 
 
 def test_an_edited_baseline_is_named(gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,6 +183,16 @@ def test_a_reader_that_has_seen_enough(gpu_run: Callable[..., RunDirectory]) -> 
         ["bash", "-o", "pipefail", "-c", f"{command} | true"], capture_output=True, text=True, env=environment
     )
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+@pytest.mark.parametrize(("arguments", "code"), [("baseline list", 0), ("runs show latest", 2)])
+def test_a_closed_stdout_is_no_error(arguments: str, code: int) -> None:
+    """``baseline list >&-`` ended with a traceback; its exit code is the command's own."""
+    command = f"{sys.executable} -m pytest_charllm.commands.main {arguments}"
+    environment = {**os.environ, "PYTHONPATH": str(Path(pytest_charllm.__file__).parents[1])}
+    done = subprocess.run(["bash", "-c", f"{command} >&-"], stderr=subprocess.PIPE, text=True, env=environment)
+    assert done.returncode == code
+    assert done.stderr.count("\n") == (1 if code else 0)
 
 
 def test_show_suggests_what_the_variant_has(
