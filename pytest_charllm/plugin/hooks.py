@@ -11,6 +11,7 @@ from pytest_charllm.errors import BadInput, CharllmError, LaunchFailed, NoBaseli
 from pytest_charllm.plugin import opening, outcomes, terminal
 from pytest_charllm.plugin.fixtures import Measured
 from pytest_charllm.plugin.guards import SIGTERM_EXIT, SigtermGuard
+from pytest_charllm.plugin.options import remarks
 from pytest_charllm.plugin.outcomes import Outcome
 from pytest_charllm.plugin.parametrize import collected
 from pytest_charllm.plugin.state import is_ours
@@ -46,8 +47,8 @@ class SuiteHooks:
                 raise pytest.UsageError(str(error)) from None
         self._ran = True
 
-    def pytest_report_collectionfinish(self) -> str:
-        return terminal.header(self._suite)
+    def pytest_report_collectionfinish(self) -> list[str]:
+        return [terminal.header(self._suite), *remarks(self._suite.options)]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:

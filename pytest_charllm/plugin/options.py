@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 TIERS = ("smoke", "nightly", "weekly")
 MISSING = ("fail", "record", "skip")
-LATEST = "latest"
+LARGEST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +38,8 @@ class Options:
     """Folder of the checkout: of ``known.toml``, and of the two below unless they were named."""
     root: Path
     shipped: Path
+    shipped_missing: bool
+    """The folder was named and is not there. It may be on purpose: `accept` makes it."""
     replay: Path | None
     rules: Path | None
     """Tolerances in the place of those that ship; only with `replay`."""
@@ -113,7 +115,7 @@ def add_options(parser: pytest.Parser) -> None:
     )  # fmt: skip
     group.addoption(
         "--charllm-replay", metavar="DIR",
-        help="Judge the launches of an earlier run (its directory, a folder laid out like its launches/, or "
+        help="Judge the launches of an earlier run (its directory, a folder laid out like its launches/, its id, or "
         "latest).",
     )  # fmt: skip
     group.addoption(
@@ -131,6 +133,7 @@ def read_options(config: pytest.Config) -> Options:
     get = config.getoption
     here, project = config.invocation_params.dir, _project(config)
     root = _folder("--charllm-dir", get("charllm_dir"), here) or project / ".charllm"
+    baselines = _folder("--charllm-baselines", get("charllm_baselines"), here)
     replay = _folder("--charllm-replay", get("charllm_replay"), here)
     if replay is not None and get("charllm_inject"):
         raise pytest.UsageError("--charllm-inject: nothing can be injected into recorded launches (--charllm-replay)")
@@ -146,17 +149,28 @@ def read_options(config: pytest.Config) -> Options:
         launches=_at_least("--charllm-launches", get("charllm_launches"), 1),
         missing=_one_of("--charllm-missing", get("charllm_missing"), MISSING) or "fail",
         faults=_faults(get("charllm_inject")),
-        seed=_at_least("--charllm-seed", get("charllm_seed"), 0) or 0,
+        seed=_seed(get("charllm_seed")),
         project=project,
         root=root,
-        shipped=_folder("--charllm-baselines", get("charllm_baselines"), here) or project / "baselines",
-        replay=_launches(replay, root) if replay is not None else None,
+        shipped=baselines or project / "baselines",
+        shipped_missing=baselines is not None and not _is_there("--charllm-baselines", baselines),
+        replay=_launches(replay, root, here) if replay is not None else None,
         rules=rules,
         known=_file("--charllm-known", get("charllm_known"), here),
         plan=get("charllm_plan"),
         sm_clock=_sizes("--charllm-sm-clock", get("charllm_sm_clock"), "1200,1500") or (),
         soak=_at_least("--charllm-soak", get("charllm_soak"), 1),
     )
+
+
+def remarks(options: Options) -> list[str]:
+    """What may be a slip of the keyboard, and may be meant: said above the run, a line each."""
+    from pytest_charllm.store.paths import shown
+
+    if not options.shipped_missing:
+        return []
+    made = "pytest-charllm baseline accept makes it"
+    return [f"charllm: --charllm-baselines: there is no {shown(options.shipped)}: nothing is on record there; {made}"]
 
 
 def command_line(config: pytest.Config) -> str:
@@ -240,6 +254,15 @@ def _folder(option: str, text: str | None, here: Path) -> Path | None:
     return here / text if text is not None else None
 
 
+def _is_there(option: str, folder: Path) -> bool:
+    from pytest_charllm.store.reading import is_folder
+
+    try:
+        return is_folder(folder)
+    except BadInput as error:
+        raise pytest.UsageError(f"{option}: {error}") from None
+
+
 def _file(option: str, text: str | None, here: Path) -> Path | None:
     if text is None:
         return None
@@ -261,32 +284,40 @@ def _at_least(option: str, text: str | None, least: int) -> int | None:
     return number
 
 
+def _seed(text: str) -> int:
+    seed = _at_least("--charllm-seed", text, 0) or 0
+    if seed > LARGEST_SEED:
+        raise pytest.UsageError(f"--charllm-seed: {seed} is above {LARGEST_SEED}")
+    return seed
+
+
 def _one_of(option: str, text: str | None, choices: tuple[str, ...]) -> str | None:
     if text is not None and text not in choices:
         raise pytest.UsageError(f"{option}: {text!r} is none of {', '.join(choices)}")
     return text
 
 
-def _launches(path: Path, root: Path) -> Path:
-    """The folder of recorded launches: the path itself, or that of the run it is; ``latest`` is the last under `root`.
+def _launches(path: Path, root: Path, here: Path) -> Path:
+    """The folder of recorded launches: the path itself, or that of the run it is. A name that is no path from `here`
+    is that of a run under `root`: its id, or ``latest``.
 
     Asked for before this session starts a run of its own, which would be the latest then.
     """
-    if path.name == LATEST and not path.exists():
-        path = _latest_run(root)
+    if path.parent == here and not path.exists():
+        path = _run(path.name, root)
     if not path.is_dir():
         raise pytest.UsageError(f"--charllm-replay: {path} is not a directory")
     inside = path / "launches"
     launches = inside if inside.is_dir() else path
     if next(launches.glob("*/*/launch.json"), None) is None:
-        raise pytest.UsageError(f"--charllm-replay: {path} holds no recorded launch; name a run's directory, or latest")
+        raise pytest.UsageError(f"--charllm-replay: {path} holds no recorded launch; name a run, or latest")
     return launches
 
 
-def _latest_run(root: Path) -> Path:
+def _run(name: str, root: Path) -> Path:
     from pytest_charllm.store.run import RunDirectory
 
     try:
-        return RunDirectory.open(root, LATEST).path
+        return RunDirectory.open(root, name).path
     except BadInput as error:
-        raise pytest.UsageError(f"--charllm-replay: {error}") from None
+        raise pytest.UsageError(f"--charllm-replay: no directory {name}, and {error}") from None

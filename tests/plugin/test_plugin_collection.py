@@ -258,13 +258,17 @@ def test_scenarios_without_measured(inner):
         (["--charllm-launches=0"], "ERROR: --charllm-launches: 0 is below 1"),
         (["--charllm-tier=daily"], "ERROR: --charllm-tier: 'daily' is none of smoke, nightly, weekly"),
         (["--charllm-missing=ignore"], "ERROR: --charllm-missing: 'ignore' is none of fail, record, skip"),
-        (["--charllm-replay=nowhere"], "ERROR: --charllm-replay: *nowhere is not a directory"),
-        (["--charllm-replay=."], "ERROR: --charllm-replay: * holds no recorded launch; name a run's directory, *"),
-        (["--charllm-replay=latest"], "ERROR: --charllm-replay: no runs in *"),
+        (["--charllm-replay=./no/where"], "ERROR: --charllm-replay: *no/where is not a directory"),
+        (["--charllm-replay=nowhere"], "ERROR: --charllm-replay: no directory nowhere, and no runs in *"),
+        (["--charllm-replay=."], "ERROR: --charllm-replay: * holds no recorded launch; name a run, or latest"),
+        (["--charllm-replay=latest"], "ERROR: --charllm-replay: no directory latest, and no runs in *"),
+        (["--charllm-baselines=test_suite.py"], "ERROR: --charllm-baselines: test_suite.py is not a directory"),
         (["--charllm-inject=crash", "--charllm-replay=."], "ERROR: --charllm-inject: nothing can be injected *"),
         (["--charllm-rules=r.toml"], "ERROR: --charllm-rules: *r.toml is no file"),
         (["--charllm-rules=test_suite.py"], "ERROR: --charllm-rules: only recorded launches are judged *"),
         (["--charllm-inject=slow=0.1"], "ERROR: --charllm-inject: fault 'slow' is not known*"),
+        (["--charllm-seed=-1"], "ERROR: --charllm-seed: -1 is below 0"),
+        ([f"--charllm-seed={2**63}"], "ERROR: --charllm-seed: 9223372036854775808 is above 9223372036854775807"),
     ],
 )
 def test_bad_option_is_one_line_and_exit_4(inner, arguments, says):
@@ -278,6 +282,17 @@ def test_bad_option_is_one_line_and_exit_4(inner, arguments, says):
     (line,) = [line for line in result.errlines if line.startswith("ERROR")]
     assert pytest.LineMatcher([line]).fnmatch_lines([says]) is None
     assert not inner.campaigns
+
+
+def test_named_baselines_that_are_not_there_yet(inner):
+    """The first night of another tier has none, and `accept` makes the folder: no reason to refuse. Of a slip of the
+    keyboard nothing was said at all."""
+    inner.suite(TABLE)
+    result = inner.run("--charllm-baselines=smoke")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["charllm: --charllm-baselines: there is no smoke: nothing is on record there; *"])
+    inner.campaigns.clear()
+    inner.run().stdout.no_fnmatch_line("*there is no baselines*")
 
 
 def test_one_of_several_gpus_is_enough(inner):

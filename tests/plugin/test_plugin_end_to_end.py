@@ -130,6 +130,11 @@ def test_replay_of_an_earlier_run(site):
     assert again.info.replayed
     assert again.judgement("llama3-1b.mb1") == earlier.judgement("llama3-1b.mb1")
     assert len(again.measurements("llama3-1b.mb1")) == 1
-    # By the word that the command line tool takes, and into the same folder: never the run that it starts itself.
-    result = inner.run("--charllm-launches=1", "--charllm-replay=latest")
-    result.stdout.fnmatch_lines([f"charllm: *; replayed from .charllm/runs/{earlier.id}/launches", "NO_BASELINE *"])
+    # By the words that the command line tool takes, and into the same folder: never the run that it starts itself.
+    for name in ("latest", earlier.id):
+        result = inner.run("--charllm-launches=1", f"--charllm-replay={name}")
+        result.stdout.fnmatch_lines([f"charllm: *; replayed from .charllm/runs/{earlier.id}/launches", "NO_BASELINE *"])
+    # A folder of that name in the working directory is what was meant.
+    inner.pytester.mkdir(earlier.id)
+    result = inner.run(f"--charllm-replay={earlier.id}")
+    result.stderr.fnmatch_lines([f"ERROR: --charllm-replay: */{earlier.id} holds no recorded launch; *"])
