@@ -164,6 +164,8 @@ def _from_error(facts: Facts, error: RankError) -> Failure:
         kind = "hang"
     message = error.message.strip().splitlines()[0] if error.message.strip() else ""
     said = f"{error.type}: {message}" if message else error.type
+    if kind == "environment" and message:  # what cannot be done, and why: no class of ours makes that clearer
+        said = message
     # A named kind (bad input, no compiler) was raised to be read as it stands, without its place in our code.
     where = f" ({error.where})" if kind in ("exception", "out-of-memory", "hang") else ""
     return _failure(facts, kind, f"rank {error.rank}: {said}{where}", error.rank, error.traceback)

@@ -38,6 +38,7 @@ def open_campaign(
     planned = [found.planned for found in to_run if found is not None]
     # A test of one's own chooses when it runs: up to the whole machine.
     _refuse_absent_ranks(options, machine.world if None in to_run else max(p.scenario.layout.world for p in planned))
+    _refuse_absent_steps(options, settings)
     launcher = config.hook.pytest_charllm_launcher(config=config, settings=settings)
     return Campaign.create(settings, planned, launcher)
 
@@ -130,6 +131,21 @@ def _refuse_absent_ranks(options: Options, ranks: int) -> None:
         if fault.rank is not None and fault.rank >= ranks:
             told = f"{format_fault(fault)}: no launch of this run has that rank"
             raise BadInput(f"--charllm-inject: {told}; they are 0 to {ranks - 1}")
+
+
+def _refuse_absent_steps(options: Options, settings: Settings) -> None:
+    """Likewise a step that no window has, where that is known before a launch: on a CPU, which has no soak either."""
+    from pytest_charllm.records.faults import refuse_absent_step
+    from pytest_charllm.records.warmup import known_steps
+
+    steps = known_steps(settings.tier.window)
+    if steps is None:
+        return
+    try:
+        for fault in options.faults:
+            refuse_absent_step(fault, steps)
+    except BadInput as error:
+        raise BadInput(f"--charllm-inject: {error}") from None
 
 
 def _to_run(items: Sequence[pytest.Item]) -> list[pytest.Item]:

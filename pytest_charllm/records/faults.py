@@ -27,6 +27,8 @@ SHARES = (SLOWDOWN, HOST_STALL, MEMORY)
 """Faults whose value is a share, and needed."""
 STEPPED = tuple(name for name in FAULTS if name not in (*SHARES, LEAK, LOST_OVERLAP))
 """Faults that come before one step of the window, whose number is the value."""
+DEFAULT_STEP = {"early-exit": 1}
+"""The step of a fault of `STEPPED` that names none, where it is not the first."""
 LEAKED = 100
 """Objects a step, where no number is given."""
 
@@ -50,6 +52,20 @@ def parse_fault(text: str) -> Fault:
     if name == LOST_OVERLAP and value is not None:
         raise BadInput(f"fault {text!r}: {name} takes no value")
     return Fault(name=name, value=_share(text, name, value) if name in SHARES else _whole(text, name, value), rank=rank)
+
+
+def step_of(fault: Fault) -> int | None:
+    """The step of the window that it comes before, from 0; None of a fault that concerns all steps."""
+    if fault.name not in STEPPED:
+        return None
+    return DEFAULT_STEP.get(fault.name, 0) if fault.value is None else int(fault.value)
+
+
+def refuse_absent_step(fault: Fault, steps: int) -> None:
+    """Raise `BadInput` for a fault that would never happen in a window of that many steps."""
+    step = step_of(fault)
+    if step is not None and step >= steps:
+        raise BadInput(f"fault {format_fault(fault)}: the window has only steps 0 to {steps - 1}")
 
 
 def format_fault(fault: Fault) -> str:

@@ -35,6 +35,11 @@ def steady_step_s(rule: WindowRule, step_s: Sequence[float]) -> float:
     return median(step_s[-rule.steady_steps :])
 
 
+def known_steps(rule: WindowRule) -> int | None:
+    """Steps of every window of this rule; None where that depends on how long a step takes."""
+    return None if rule.min_seconds else rule.min_steps
+
+
 def window_steps(rule: WindowRule, step_s: float) -> int:
     """Steps of a window that reaches both minima of the rule when a step takes `step_s` seconds."""
     return max(rule.min_steps, math.ceil(_MARGIN * rule.min_seconds / step_s))

@@ -59,9 +59,12 @@ def test_context_parallel_ranks_have_the_parts_of_a_sequence(make_request: MakeR
         assert torch.equal(torch.cat(pieces, dim=1), full)
 
 
-@pytest.mark.parametrize(("other_seed", "other_step"), [(8, 0), (7, 1), (7, DISTINCT_STEPS - 1)])
+@pytest.mark.parametrize(
+    ("other_seed", "other_step"), [(8, 0), (2**63 - 1, 0), (2**62, 0), (7, 1), (7, DISTINCT_STEPS - 1)]
+)
 def test_steps_and_seeds_differ(make_request: MakeRequest, other_seed: int, other_step: int) -> None:
-    """Zeros or a repeated batch are measurably faster than real tokens on a GPU."""
+    """Zeros or a repeated batch are measurably faster than real tokens on a GPU. The largest seeds that may be asked
+    for are beyond torch's 64 bits once a tensor's own number is added."""
     scenario = make_request().scenario
     first = global_batch(scenario, 1000, 32, 7, 0)
     assert not torch.equal(first, global_batch(scenario, 1000, 32, other_seed, other_step))

@@ -156,6 +156,13 @@ def test_kind_an_engine_names_is_kept(kind: str, status: Status) -> None:
     assert cause(errors={0: error(0, "told", kind=kind)})[1].kind == kind
 
 
+def test_what_cannot_be_done_here_is_told_as_it_is() -> None:
+    """``BadInput: fault hang=99: ...`` read as a failure of our own; the class that was raised helps nobody."""
+    told = "fault hang=99: the window has only steps 0 to 29"
+    failure = cause(errors={0: error(0, told, type_="BadInput", kind="environment")})[1]
+    assert failure.summary == f"rank 0: {told}"
+
+
 def test_collective_timeout_is_a_hang() -> None:
     """The healthy rank's process group gives up first; the rank it waited for is the one that hangs."""
     message = "[/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 5000ms for recv operation to complete"

@@ -151,6 +151,24 @@ def test_fault_on_a_rank_that_no_launch_has_is_exit_4(inner, created):
     assert len(created) == 1
 
 
+def test_fault_at_a_step_that_no_window_has_is_exit_4(inner, created):
+    """On a CPU every window has the same steps: a launch to find that out cost 13 s and read as our own failure."""
+    inner.suite(CHECK.replace("llama3-1b", "tiny-llama"))
+    asked = ("-p", "no:cacheprovider", "--charllm-inject=slowdown=0.1")
+    (inner.pytester.path / "conftest.py").write_text(
+        "from pytest_charllm.hardware import Machine\n"
+        "def pytest_charllm_machine(config):\n    return Machine(variant='cpu', gpus_per_node=2)\n"
+    )
+    result = inner.run(*asked, "--charllm-inject=hang=24")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert [line for line in result.errlines if line] == [
+        "ERROR: --charllm-inject: fault hang=24: the window has only steps 0 to 23"
+    ]
+    assert not created
+    inner.run(*asked, "--charllm-inject=hang=23")
+    assert len(created) == 1
+
+
 def test_dead_driver_is_exit_4(inner, monkeypatch):
     """`auto` on a machine whose GPU does not answer must never quietly become the CPU."""
     inner.suite(CHECK)

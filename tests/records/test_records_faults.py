@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_charllm.errors import BadInput
-from pytest_charllm.records.faults import LEAK, SHARES, STEPPED, describe_fault, format_fault, parse_fault
+from pytest_charllm.records.faults import (
+    LEAK,
+    SHARES,
+    STEPPED,
+    describe_fault,
+    format_fault,
+    parse_fault,
+    refuse_absent_step,
+)
 from pytest_charllm.records.launch import Fault
 
 
@@ -79,6 +87,16 @@ def test_round_trip(name: str, value: float | None, rank: int | None) -> None:
 def test_told_in_its_own_unit(fault: tuple[str, float | None, float | None], told: str) -> None:
     """A hundred objects are no share of a step."""
     assert describe_fault(*fault) == told
+
+
+def test_a_step_behind_the_window_is_refused() -> None:
+    """The fault would never happen. One that concerns all steps has a value that is no step."""
+    for text in ("hang=23", "early-exit", "leak=500", "slowdown=0.1"):
+        refuse_absent_step(parse_fault(text), 24)
+    with pytest.raises(BadInput, match="fault crash=24,rank=1: the window has only steps 0 to 23"):
+        refuse_absent_step(parse_fault("crash=24,rank=1"), 24)
+    with pytest.raises(BadInput, match="fault early-exit: the window has only steps 0 to 0"):
+        refuse_absent_step(parse_fault("early-exit"), 1)
 
 
 @given(st.sampled_from(SHARES), st.floats(0.001, 10.0), st.none() | st.integers(0, 64))

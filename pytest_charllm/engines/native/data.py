@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pytest_charllm.engines.native.context import Context
+from pytest_charllm.engines.native.weights import generator
 from pytest_charllm.engines.native.world import World
 from pytest_charllm.scenario import Scenario
 
@@ -19,8 +20,8 @@ def global_batch(scenario: Scenario, vocab: int, seq: int, seed: int, step: int)
 
     Inputs are the first `seq` columns and targets the last `seq`. Steps repeat after `DISTINCT_STEPS`.
     """
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + step % DISTINCT_STEPS)
-    return torch.randint(vocab, (scenario.global_batch, seq + 1), generator=generator)
+    drawn = generator(seed, step % DISTINCT_STEPS, torch.device("cpu"))
+    return torch.randint(vocab, (scenario.global_batch, seq + 1), generator=drawn)
 
 
 class Batches:

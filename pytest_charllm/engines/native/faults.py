@@ -24,11 +24,10 @@ from pytest_charllm.records.faults import (
     LOST_OVERLAP,
     MEMORY,
     SLOWDOWN,
-    STEPPED,
-    format_fault,
+    refuse_absent_step,
+    step_of,
 )
 
-_DEFAULT_STEP = {"early-exit": 1}
 _SIZING_ROUNDS, _SIZING_STEPS = 3, 4
 _ALLOCATION_BYTES = 1 << 30
 
@@ -48,7 +47,7 @@ class Faults:
         self._without_overlap = any(fault.name == LOST_OVERLAP for fault in mine)
         self._overlap: LostOverlap | None = None
         self._somebody_slow = any(fault.name in (SLOWDOWN, HOST_STALL) for fault in faults)
-        self._at_step = [(_step(fault), fault) for fault in mine if fault.name in STEPPED]
+        self._at_step = [(step, fault) for fault in mine if (step := step_of(fault)) is not None]
 
     def attach(self, model: object) -> None:
         """Before the first step: what has to be part of the model. Raises `BadInput` where it cannot be."""
@@ -60,9 +59,8 @@ class Faults:
 
     def check(self, steps: int) -> None:
         """Raise `BadInput` for a fault that would never happen in a window of that many steps."""
-        for step, fault in self._at_step:
-            if step >= steps:
-                raise BadInput(f"fault {format_fault(fault)}: the window has only steps 0 to {steps - 1}")
+        for _, fault in self._at_step:
+            refuse_absent_step(fault, steps)
 
     def size(self, one_step: Callable[[], object]) -> None:
         """Size extra work by steps of training: first clean ones, then with the work between them as in the window.
@@ -136,10 +134,6 @@ class Faults:
 def _total(faults: Sequence[Fault], name: str) -> float:
     """Several of one kind add up."""
     return sum(fault.value or 0.0 for fault in faults if fault.name == name)
-
-
-def _step(fault: Fault) -> int:
-    return _DEFAULT_STEP.get(fault.name, 0) if fault.value is None else int(fault.value)
 
 
 def _exhaust_memory(device: torch.device) -> None:

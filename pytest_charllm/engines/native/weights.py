@@ -43,8 +43,13 @@ def full_parameter(shape: ModelShape, name: str, seed: int, device: torch.device
     index = sorted(rows, key=is_adapter).index(name)
     full = torch.empty(rows[name], device=device)
     if full.ndim > 1 and not name.endswith(".up"):
-        return full.normal_(0.0, _STD, generator=torch.Generator(device).manual_seed(seed * 1_000_003 + index))
+        return full.normal_(0.0, _STD, generator=generator(seed, index, device))
     return full.fill_(0.0 if name.endswith(("bias", ".up")) else 1.0)
+
+
+def generator(seed: int, index: int, device: torch.device) -> torch.Generator:
+    """Of the `index`-th tensor of a run with this seed. What does not fit into torch's 64 bits is folded into them."""
+    return torch.Generator(device).manual_seed((seed * 1_000_003 + index) % 2**64)
 
 
 def local_part(shape: ModelShape, name: str, full: Tensor, mesh: Mesh) -> Tensor:
