@@ -9,6 +9,7 @@ from collections import Counter
 from pytest_charllm.commands import BAD_INPUT, OK
 from pytest_charllm.errors import BadRecord
 from pytest_charllm.records import Launch, Pass, Status
+from pytest_charllm.records.run import Ended
 from pytest_charllm.report.case import Case
 from pytest_charllm.report.numbers import size
 from pytest_charllm.report.table import summary
@@ -50,7 +51,8 @@ def run_show(options: argparse.Namespace) -> int:
         *(("note", note) for note in info.notes),
     ]
     print(pairs([(name, text) for name, text in head if text]))
-    table = summary([_case(run, key) for key in run.scenario_keys()])
+    ended = run.ended()
+    table = summary([_case(run, key, ended.get(key)) for key in sorted({*run.scenario_keys(), *ended})])
     if table:
         print(f"\n{table}")
     return OK
@@ -66,7 +68,9 @@ def run_prune(options: argparse.Namespace) -> int:
 
 
 def _listed(run: RunDirectory) -> tuple[str, ...]:
-    verdicts = Counter(str(judgement.verdict) for judgement in run.judgements())
+    told = {judgement.scenario_key: str(judgement.verdict) for judgement in run.judgements()}
+    told |= {key: ended.outcome for key, ended in run.ended().items()}
+    verdicts = Counter(told.values())
     return (
         run.id,
         f"{run.info.machine.variant} {run.info.machine.shape}",
@@ -78,13 +82,15 @@ def _listed(run: RunDirectory) -> tuple[str, ...]:
     )
 
 
-def _case(run: RunDirectory, key: str) -> Case:
+def _case(run: RunDirectory, key: str, ended: Ended | None) -> Case:
     launches = run.launches(key)
     judgement = run.judgement(key)
     measurements = run.measurements(key)
     verdict, because = "NOT_JUDGED", "the run ended before"
     failed: Launch | None = next((launch for launch in launches if launch.status is not Status.COMPLETED), None)
-    if judgement is not None:
+    if ended is not None:
+        verdict, because = ended.outcome, ended.because
+    elif judgement is not None:
         verdict, because = str(judgement.verdict), judgement.because
     elif failed is not None:
         verdict, because = failed.status.name, failed.first_cause

@@ -5,12 +5,12 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_charllm.errors import BadInput, CharllmError
+from pytest_charllm.errors import BadInput, CharllmError, HarnessError
 from pytest_charllm.plugin import opening, outcomes
 from pytest_charllm.plugin.options import rerun_line
 from pytest_charllm.plugin.outcomes import Outcome, Result
@@ -212,4 +212,15 @@ class Suite:
         if outcome is Outcome.MEASURED and place in self._results:
             return  # a value read beside a verdict, or a second value
         self._results[place] = Result(item.nodeid, outcome, case)
+        self._keep(outcome, case)
         item.user_properties.append(("charllm", json.dumps(properties(case), allow_nan=False)))
+
+    def _keep(self, outcome: Outcome, case: Case) -> None:
+        """What no judgement says is on record nowhere else, such as a baseline that could not be read."""
+        from pytest_charllm.records.run import Ended
+
+        told = case.judgement is not None and case.judgement.verdict.name == outcome.name
+        if self.campaign is None or told or outcome not in (*outcomes.EXCEPTION, Outcome.WAIVED):
+            return
+        with suppress(HarnessError):  # a full disk, say, which may be the very thing that is being told
+            self.campaign.run.save_ended(Ended(scenario_key=case.key, outcome=outcome, because=case.because))

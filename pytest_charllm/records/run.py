@@ -35,3 +35,13 @@ class RunInfo(Record, frozen=True, kw_only=True):
     faults: tuple[Fault, ...] = ()
     replayed: bool = False
     notes: tuple[str, ...] = ()
+
+
+class Ended(Record, frozen=True, kw_only=True):
+    """File ``ended/<key>.json``: how a scenario ended where no judgement says so, as pytest's summary told it."""
+
+    scenario_key: str
+    outcome: str
+    """HARNESS, INVALID, CRASHED..., or WAIVED, which is a judge's REGRESSION."""
+    because: str
+    """One line."""

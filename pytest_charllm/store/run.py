@@ -6,6 +6,7 @@ launches/<key>/<pass>-<n>/                 one launch, written by its launcher: 
 measurements/<key>/<pass>/<launch id>.json
 comparable/<key>.json                      what its numbers may be compared with
 judgements/<key>.json
+ended/<key>.json                           what was told instead: our own side failed, a launch crashed...
 cache/round-<n>/                           compiler cache: the first launch of a round compiles cold
 ```
 """
@@ -39,7 +40,7 @@ from pytest_charllm.records import (
     timestamp,
     to_pretty_json,
 )
-from pytest_charllm.records.run import RunInfo, RunStatus
+from pytest_charllm.records.run import Ended, RunInfo, RunStatus
 from pytest_charllm.store.atomic import write_atomically
 from pytest_charllm.store.paths import shown
 from pytest_charllm.store.reading import R, find, read_bytes, read_record
@@ -184,6 +185,13 @@ class RunDirectory:
     def judgements(self) -> list[Judgement]:
         """By scenario key."""
         return self._load_all((self.path / "judgements").glob("*.json"), Judgement)
+
+    def save_ended(self, ended: Ended) -> None:
+        self._save(ended, "ended", f"{ended.scenario_key}.json")
+
+    def ended(self) -> dict[str, Ended]:
+        """Scenario key -> how it ended otherwise than judged."""
+        return {ended.scenario_key: ended for ended in self._load_all((self.path / "ended").glob("*.json"), Ended)}
 
     def save_comparable(self, scenario_key: str, comparable: Comparable) -> None:
         self._save(comparable, "comparable", f"{scenario_key}.json")

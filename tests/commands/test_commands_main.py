@@ -14,6 +14,7 @@ import pytest
 import pytest_charllm
 from pytest_charllm.commands.main import main
 from pytest_charllm.records import Stack, Verdict
+from pytest_charllm.records.run import Ended
 from pytest_charllm.store.run import RunDirectory
 
 KEY = "llama3-1b.mb1"
@@ -142,6 +143,25 @@ def test_runs(gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixtur
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith(f"deleted {first} (")
     assert out[1] == "1 deleted, 1 kept"
+
+
+def test_what_ended_without_a_judgement(
+    gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """pytest had said ``1 HARNESS``, and the run knew nothing of it: no verdict in the list, no row in its table."""
+    run = gpu_run(verdict=Verdict.INCONCLUSIVE)
+    told = "baselines/h200-sxm/1x1/gpt3-175b.2L.mb1.json: field schema is 9"
+    run.save_ended(Ended(scenario_key="gpt3-175b.2L.mb1", outcome="HARNESS", because=told))
+    assert main(["runs", "list"]) == 0
+    assert "finished  1 INCONCLUSIVE, 1 HARNESS  " in capsys.readouterr().out
+    # A confirming launch crashed: pytest calls it that, whatever the judge had concluded.
+    run.save_ended(Ended(scenario_key=KEY, outcome="CRASHED", because="rank 0: ValueError"))
+    main(["runs", "list"])
+    assert "finished  1 CRASHED, 1 HARNESS  " in capsys.readouterr().out
+    assert main(["runs", "show", "latest"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["gpt3-175b.2L.mb1", "HARNESS", *told.split()] in rows
+    assert [row[1] for row in rows if row[:1] == [KEY]] == ["CRASHED"]
 
 
 def test_a_run_of_another_version_is_named(

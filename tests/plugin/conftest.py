@@ -31,6 +31,7 @@ from pytest_charllm.records import (
     Value,
     Verdict,
 )  # fmt: skip
+from pytest_charllm.records.run import Ended
 from pytest_charllm.report import properties, story, table  # noqa: F401
 from pytest_charllm.scenario import Scenario
 
@@ -82,11 +83,15 @@ class FakeCampaign:
     script: dict[str, Script]
     on_progress: Callable[[CampaignProgress], None]
     settings: object = field(default_factory=lambda: SimpleNamespace(tier=TIER))
-    run: object = field(default_factory=lambda: SimpleNamespace(id="run-1", path=Path("runs/run-1")))
+    ended: list[Ended] = field(default_factory=list)
+    run: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(id="run-1", path=Path("runs/run-1")))
     closed: list[bool] = field(default_factory=list)
     told_together: tuple[str, ...] = ()
     asked: list[str] = field(default_factory=list)
     _evidence: dict[str, Evidence] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.run.save_ended = self.ended.append
 
     def evidence(self, scenario: Scenario) -> Evidence:
         key, script = scenario.key, self._script(scenario.key)

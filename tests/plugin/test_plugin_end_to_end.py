@@ -80,6 +80,7 @@ def test_without_a_baseline(site):
     run = run_directory(inner)
     assert len(run.measurements("llama3-1b.mb1")) == 2
     assert run.judgement("llama3-1b.mb1").verdict == "NO_BASELINE"
+    assert not run.ended(), "its judgement says it"
     assert run.status == "finished"
     assert not (inner.pytester.path / "baselines").exists()
 
@@ -90,6 +91,7 @@ def test_crash_leaves_story_and_repro(site):
     result = inner.run()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["CRASHED llama3-1b.mb1*", "*bad weights*", "*last words*", "*repro*"])
+    assert run_directory(inner).ended()["llama3-1b.mb1"].outcome == "CRASHED"
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
@@ -113,7 +115,9 @@ def test_corrupt_baseline_is_an_error_of_one_line(site, arguments):
     result = inner.run(*arguments)
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["ERROR test_suite.py::test_it* - baselines/*llama3-1b.mb1.json: field schema is 9*"])
-    assert not list((run_directory(inner).path / "launches").glob("*"))
+    run = run_directory(inner)
+    assert not list((run.path / "launches").glob("*"))
+    assert run.ended()["llama3-1b.mb1"].outcome == "HARNESS", "nothing else in the folder says how it ended"
 
 
 def test_replay_of_an_earlier_run(site):

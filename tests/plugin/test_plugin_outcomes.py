@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pytest_charllm.errors import BadRecord, HarnessError
-from pytest_charllm.plugin import outcomes, suite
+from pytest_charllm.plugin import opening, outcomes, suite
 from pytest_charllm.plugin.outcomes import Outcome, Result
 from pytest_charllm.records import Check, MetricVerdict, Status, Verdict
 
@@ -148,6 +148,7 @@ def test_waived_regression_is_xfailed(inner):
     result.assert_outcomes(xfailed=1)
     result.stdout.fnmatch_lines(["llama3-1b.mb1*WAIVED*", "XFAIL*slow all-gather, reported upstream*"])
     assert result.ret == 0
+    assert [ended.outcome for ended in inner.campaign.ended] == ["WAIVED"], "its judgement says REGRESSION"
 
 
 @pytest.mark.parametrize(
@@ -239,6 +240,28 @@ def test_error_of_our_own_is_one_line(inner, error):
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines([f"ERROR test_suite.py::test_it* - {error}"])
     result.stdout.no_fnmatch_line("*suite.py:*: *Error*")
+    assert [(ended.outcome, ended.because) for ended in inner.campaign.ended] == [("HARNESS", str(error))]
+
+
+def test_a_disk_that_is_full_is_told_once(inner, monkeypatch):
+    """How the scenario ended goes to the same disk: what comes of that must not stand in the place of the cause."""
+    opened = opening.open_campaign
+
+    def full(*arguments):
+        def refuse(ended):
+            raise HarnessError("a second error")
+
+        campaign = opened(*arguments)
+        campaign.run.save_ended = refuse
+        return campaign
+
+    monkeypatch.setattr(opening, "open_campaign", full)
+    inner.suite(CHECK)
+    inner.scripted(raises=HarnessError("disk full: runs/x"))
+    result = inner.run()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["ERROR test_suite.py::test_it* - disk full: runs/x"])
+    result.stdout.no_fnmatch_line("*a second error*")
 
 
 def test_harness_failure_during_the_call_is_an_error_too(inner):
