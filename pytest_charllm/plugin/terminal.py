@@ -38,6 +38,7 @@ def header(suite: Suite) -> str:
 def write_summary(reporter: pytest.TerminalReporter, suite: Suite, exitstatus: int) -> None:
     """The table of scenarios, what asks for a hand, and where everything lies. Shown with ``-q`` too."""
     from pytest_charllm.report.imbalance import node_lines
+    from pytest_charllm.report.reach import reach
     from pytest_charllm.report.table import summary
     from pytest_charllm.store.paths import shown
 
@@ -46,6 +47,8 @@ def write_summary(reporter: pytest.TerminalReporter, suite: Suite, exitstatus: i
     table = summary(cases)
     if table:
         reporter.write_line(table)
+    for line in reach(suite.options.faults, cases):
+        reporter.write_line(line, yellow=True)
     for line in (*_fronts(cases), *node_lines(cases, suite.machine)):
         reporter.write_line(line)
     for line in _published(suite, cases):

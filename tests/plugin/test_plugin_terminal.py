@@ -23,6 +23,14 @@ def test_header_names_machine_tier_run_and_faults(inner):
     )
 
 
+def test_a_fault_that_is_nowhere_is_told(inner):
+    """The scripted launches took none, and all is green: the line above them is no proof that it was seen."""
+    inner.suite(CHECK)
+    result = inner.run("--charllm-inject=crash")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["injected crash: put into 0 of 1 scenarios (*): nothing of this run says whether *"])
+
+
 def test_one_line_a_phase_in_a_log(inner):
     """The campaign reports many times a second; a log file needs changes of phase only."""
     inner.suite(CHECK)
