@@ -102,8 +102,9 @@ def _parser() -> argparse.ArgumentParser:
     command = topic.add_parser("show", parents=[places], help="one run and its table")
     command.add_argument("run", metavar="RUN", help="a run's id, or latest")
     command.set_defaults(command=runs.run_show)
-    command = topic.add_parser("prune", parents=[places], help="delete old runs; baselines stay")
+    command = topic.add_parser("prune", parents=[places], help="delete old runs; what is on record stays")
     command.add_argument("--keep", type=int, required=True, metavar="N", help="how many of the newest to keep")
+    command.add_argument("--accepted-too", action="store_true", help="delete even old runs that a baseline names")
     command.set_defaults(command=runs.run_prune)
 
     command = topics.add_parser("calibrate", parents=[places], help="what launches of unchanged code say of tolerances")

@@ -14,6 +14,7 @@ from pytest_charllm.report.case import Case
 from pytest_charllm.report.numbers import size
 from pytest_charllm.report.table import summary
 from pytest_charllm.report.text import grid, pairs
+from pytest_charllm.store.baselines import BaselineStore
 from pytest_charllm.store.paths import shown
 from pytest_charllm.store.prune import prune, size_bytes
 from pytest_charllm.store.run import RunDirectory, run_ids
@@ -59,11 +60,16 @@ def run_show(options: argparse.Namespace) -> int:
 
 
 def run_prune(options: argparse.Namespace) -> int:
-    """Baselines are not touched: what was accepted is a copy."""
-    pruned = prune(options.root, options.keep)
+    """Baselines are not touched: what was accepted is a copy. Its run stays too, unless it is asked for: `calibrate`,
+    `bridge` and a review need its launches."""
+    on_record = set() if options.accepted_too else BaselineStore.of(options.root, options.baselines).run_ids()
+    before = run_ids(options.root)
+    pruned = prune(options.root, options.keep, on_record)
     for old in pruned:
         print(f"deleted {old.run_id} ({size(old.size_bytes)})")
-    print(f"{len(pruned)} deleted, {len(run_ids(options.root))} kept")
+    spared = len(on_record.intersection(before[: max(0, len(before) - options.keep)]))
+    why = f", {spared} older of them on record (--accepted-too deletes those)" if spared else ""
+    print(f"{len(pruned)} deleted, {len(run_ids(options.root))} kept{why}")
     return OK
 
 

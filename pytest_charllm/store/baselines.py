@@ -77,6 +77,14 @@ class BaselineStore:
                 entries[entry.variant, entry.shape, entry.key] = entry
         return [entries[name] for name in sorted(entries)]
 
+    def run_ids(self) -> set[str]:
+        """Every run whose launches are on record, in hidden files and in history too.
+
+        Raises `BadRecord` for a file that cannot be trusted: what it names is not known.
+        """
+        files = [entry.path for folder in (self.shipped, self.local) for entry in _entries(folder)]
+        return {stack.run_id for path in files if (found := read(path)) is not None for stack in found.stacks}
+
 
 def read(path: Path) -> Baseline | None:
     """One baseline file, checked: schema, place, digests. Raises `BadRecord` naming file and field."""

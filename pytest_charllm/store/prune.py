@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,8 +29,8 @@ def size_bytes(path: Path) -> int:
     return total
 
 
-def prune(root: Path, keep: int) -> list[Pruned]:
-    """Delete all but the newest `keep` runs; one that is still running stays.
+def prune(root: Path, keep: int, spared: Container[str] = ()) -> list[Pruned]:
+    """Delete all but the newest `keep` runs; one that is still running stays, and so do `spared` ones.
 
     Raises `BadInput` for a negative number, `HarnessError` naming the run that cannot be deleted.
     """
@@ -39,7 +40,7 @@ def prune(root: Path, keep: int) -> list[Pruned]:
     pruned = []
     for run_id in ids[: max(0, len(ids) - keep)]:
         path = root / "runs" / run_id
-        if is_locked(path):
+        if run_id in spared or is_locked(path):
             continue
         size = size_bytes(path)
         try:

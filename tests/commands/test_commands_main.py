@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -143,6 +144,31 @@ def test_runs(gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixtur
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith(f"deleted {first} (")
     assert out[1] == "1 deleted, 1 kept"
+
+
+def test_prune_keeps_what_is_on_record(
+    gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The accepted run was deleted and an injected one, newer, was kept: nothing was left to calibrate from."""
+    accepted, old = gpu_run(), gpu_run(verdict=Verdict.PASS)
+    main(["baseline", "accept", accepted.id])
+    newer = Path(".charllm/runs/99991231-000000-0000")  # ids of one second are in no order
+    shutil.copytree(gpu_run(verdict=Verdict.PASS).path, newer)
+    capsys.readouterr()
+    assert main(["runs", "prune", "--keep", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "2 deleted, 2 kept, 1 older of them on record (--accepted-too deletes those)"
+    assert accepted.path.exists()
+    assert not old.path.exists()
+    baseline = PATH.read_bytes()
+    PATH.write_bytes(baseline.replace(b"40772.0", b"39772.0", 1))
+    assert main(["runs", "prune", "--keep", "0"]) == 2, "what an edited file names is not known"
+    assert newer.exists()
+    PATH.write_bytes(baseline)
+    assert main(["runs", "prune", "--keep", "1", "--accepted-too"]) == 0
+    assert not accepted.path.exists()
+    assert newer.exists()
+    assert PATH.exists()
 
 
 def test_what_ended_without_a_judgement(

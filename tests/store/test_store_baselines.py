@@ -266,3 +266,17 @@ def test_a_refusing_disk_is_one_line(store: BaselineStore, baseline: Baseline, h
     with pytest.raises(HarnessError, match=r"not writable: .*; choose another folder with --charllm-baselines"):
         store.write(baseline, h200)
     assert store.find(h200, KEY) is None
+
+
+def test_runs_on_record_are_those_of_every_file(tmp_path: Path, h200: Machine, baseline: Baseline) -> None:
+    """What decides over the life of a run's folder must overlook neither history nor a file that a local one hides."""
+    shipped, local = tmp_path / "baselines", tmp_path / "local"
+    BaselineStore(shipped, shipped).write(baseline, h200)
+    (newest,) = baseline.stacks[1:]
+    trial = msgspec.structs.replace(baseline, stacks=(msgspec.structs.replace(newest, run_id="trial"),))
+    BaselineStore(local, local).write(trial, h200)
+    store = BaselineStore(shipped, local)
+    assert store.run_ids() == {"run-580.159.04", "run-590.1", "trial"}
+    next(shipped.glob("*/*/*.json")).write_text("{}")
+    with pytest.raises(BadRecord):
+        store.run_ids()

@@ -195,10 +195,10 @@ def test_prune_keeps_the_newest_and_the_living(tmp_path: Path, h200: Machine) ->
     for run in runs:
         if run is not living:
             run.finish()
-    pruned = prune(tmp_path, keep=1)
-    assert [p.run_id for p in pruned] == ids[1:3]
+    pruned = prune(tmp_path, keep=1, spared={ids[2]})
+    assert [p.run_id for p in pruned] == ids[1:2]
     assert all(p.size_bytes > 0 for p in pruned)
-    assert run_ids(tmp_path) == [ids[0], ids[3]]
+    assert run_ids(tmp_path) == [ids[0], ids[2], ids[3]]
     with pytest.raises(BadInput, match="--keep -1"):
         prune(tmp_path, keep=-1)
 
