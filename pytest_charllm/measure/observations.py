@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Sequence
 
 from pytest_charllm.measure.windows import DeviceWindow
-from pytest_charllm.records import Fault, Finding, Launch, Pass, Trace
-from pytest_charllm.records.faults import describe_fault
+from pytest_charllm.records import Finding, Launch, Pass, Trace
+from pytest_charllm.records.faults import format_fault
 
 CAPPED_SHARE = 0.97
 """From this share of the power limit on the card is held back by it: clocks will move, not watts."""
@@ -71,22 +71,13 @@ def power_capped(windows: Sequence[DeviceWindow], mean_power_w: float | None) ->
 def launch_findings(launch: Launch) -> list[Finding]:
     """The notes of launcher and ranks, and what was injected on purpose, which the timed launches have measured."""
     faults = () if launch.pass_ is Pass.TRACED else launch.faults
-    findings = [Finding(kind="injected", text=_injected(launch, fault)) for fault in faults]
+    # What it came to is told once, over all launches, above the numbers.
+    findings = [Finding(kind="injected", text=format_fault(fault)) for fault in faults]
     for note in launch.notes:
         findings.append(Finding(kind="hung-at-exit" if note.startswith("hung at exit") else "note", text=note))
     for report in launch.ranks:
         findings += [Finding(kind="note", text=f"rank {report.rank}: {note}") for note in report.notes]
     return findings
-
-
-def _injected(launch: Launch, fault: Fault) -> str:
-    achieved = [
-        applied.achieved
-        for report in launch.ranks
-        for applied in report.faults
-        if applied.name == fault.name and applied.achieved is not None
-    ]
-    return describe_fault(fault.name, fault.value, statistics.median(achieved) if achieved else None)
 
 
 def _told(uuid: str | None, text: str) -> str:

@@ -13,6 +13,8 @@ DRIFT_LIMIT = 0.015
 """First and second half of the window further apart than this: something was still changing."""
 DRIFT_LIMIT_CPU = 0.05
 """On a shared CPU single steps scatter by percents, so the halves of a short window do too."""
+SLOPE_SECONDS = 60.0
+"""A slope a minute is told of steps that together last as long."""
 SLOPE_GROUPS = 10
 """Single steps scatter; a slope is told from the medians of this many groups of them."""
 GROWTH_LIMIT = 10.0
@@ -128,14 +130,22 @@ def _shape(steps_s: Sequence[float], drift_limit: float) -> list[Finding]:
     first, second = statistics.median(steps_s[:half]), statistics.median(steps_s[half:])
     drift = second / first - 1
     if abs(drift) > drift_limit:
-        slope = 100 * drift_slope(steps_s)
-        text = f"median step of the second half {100 * drift:+.1f} % against the first, {slope:+.1f} % a minute"
+        text = f"median step of the second half {100 * drift:+.1f} % against the first{_slope(steps_s, drift)}"
         findings.append(Finding(kind="drifting", text=text))
     ratio = statistics.quantiles(steps_s, n=20, method="inclusive")[-1] / statistics.median(steps_s)
     if ratio > BIMODAL_RATIO:
         text = f"the slowest twentieth of the steps took {ratio:.2f} x the median or more"
         findings.append(Finding(kind="bimodal", text=text))
     return findings
+
+
+def _slope(steps_s: Sequence[float], drift: float) -> str:
+    """For the end of the line, where the window tells it: seconds of one are no rate a minute."""
+    if sum(steps_s) < SLOPE_SECONDS:
+        return ""
+    slope = drift_slope(steps_s)
+    # A jump between halves that each go the other way.
+    return f", {100 * slope:+.1f} % a minute" if slope * drift > 0 else ", by a jump and not steadily"
 
 
 def drift_slope(steps_s: Sequence[float]) -> float:

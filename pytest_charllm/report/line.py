@@ -43,8 +43,11 @@ def verdict(case: Case) -> str:
 
 
 def progress(key: str, pass_: str, launch: int, of: int, phase: str, tokens_per_s: float | None = None) -> str:
-    """``llama3-1b.mb1  timed launch 2 of 3  window  40,772 tokens/s/GPU``."""
-    speed = "" if tokens_per_s is None else f"  {significant(tokens_per_s)} tokens/s/GPU"
+    """``llama3-1b.mb1  timed launch 2 of 3  window, 40,772 tokens/s/GPU in warm-up``.
+
+    The window itself tells nothing before its end, and what is injected is not in the steps of warm-up.
+    """
+    speed = "" if tokens_per_s is None else f", {significant(tokens_per_s)} tokens/s/GPU in warm-up"
     return f"{key}  {pass_} launch {launch} of {of}  {phase}{speed}"
 
 

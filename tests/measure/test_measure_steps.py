@@ -129,6 +129,28 @@ def test_drift_between_the_halves(make: SimpleNamespace, second: float, drifts: 
     assert ("drifting" in kinds([make.report(steps=series)])) is drifts
 
 
+def drift_told(make: SimpleNamespace, steps_s: list[float]) -> str:
+    (text,) = [f.text for f in step_findings([make.report(steps=StepSeries(wall_s=tuple(steps_s)))], False)]
+    return text
+
+
+def test_a_slope_a_minute_needs_a_minute(make: SimpleNamespace) -> None:
+    """Windows of a second were said to drift by +2399.1 % a minute."""
+    steady = [1 + 0.001 * n for n in range(60)]
+    halves = "median step of the second half +3.0 % against the first"
+    assert drift_told(make, [0.01 * step_s for step_s in steady]) == halves
+    assert drift_told(make, steady) == f"{halves}, +5.7 % a minute"
+
+
+def test_a_jump_is_no_slope(make: SimpleNamespace) -> None:
+    """``+6.5 % against the first, -43.3 % a minute``: each half gets faster, with a jump between them."""
+    falling = [1 - 0.004 * n for n in range(40)]
+    jumped = falling + [1.03 * step_s for step_s in falling]
+    told = "median step of the second half +3.0 % against the first, by a jump and not steadily"
+    assert drift_slope(jumped) < 0
+    assert drift_told(make, jumped) == told
+
+
 def test_slope_is_a_share_a_minute_and_robust() -> None:
     """A step that gets 1 % longer in every minute, with a stall in it that is none of the slope."""
     steps_s, elapsed_s = [], 0.0

@@ -36,7 +36,7 @@ def test_one_line_a_phase_in_a_log(inner):
     inner.suite(CHECK)
     lines = inner.run().outlines
     assert [line for line in lines if "launch 1 of 2" in line and "window" in line] == [
-        "llama3-1b.mb1  timed launch 1 of 2  window  1,234 tokens/s/GPU"
+        "llama3-1b.mb1  timed launch 1 of 2  window, 1,234 tokens/s/GPU in warm-up"
     ]
 
 

@@ -33,10 +33,9 @@ def test_what_was_only_checked_is_told(injected: Case, checked: Case) -> None:
     assert reach([SLOWDOWN], [checked, injected, checked]) == [
         "injected slowdown=0.1: put into 1 of 3 scenarios (2 only checked here, which takes no fault)"
     ]
-    assert reach([parse_fault("crash")], [checked]) == [
-        "injected crash: put into 0 of 1 scenarios (1 only checked here, which takes no fault): "
-        "nothing of this run says whether it is seen"
-    ]
+    (line,) = reach([parse_fault("crash")], [checked])
+    assert line.startswith("injected crash: put into 0 of 1 scenarios (1 only checked here, which takes no fault): ")
+    assert line.endswith("nothing of this run says whether it is seen")
 
 
 def test_a_launch_that_asks_for_it_may_not_have_had_it(injected: Case, checked: Case) -> None:

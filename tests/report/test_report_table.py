@@ -95,7 +95,7 @@ def test_lines(gpu_pass: Case, regression: Case, injected: Case, crash: Case) ->
     )
     assert verdict(crash) == f"CRASHED llama-5m.dp2.mb2: {crash.because}"
     assert progress("llama3-1b.mb1", "timed", 2, 3, "window", 40_772.3) == (
-        "llama3-1b.mb1  timed launch 2 of 3  window  40,772 tokens/s/GPU"
+        "llama3-1b.mb1  timed launch 2 of 3  window, 40,772 tokens/s/GPU in warm-up"
     )
     assert progress("llama3-1b.mb1", "timed", 1, 3, "compile") == "llama3-1b.mb1  timed launch 1 of 3  compile"
 
