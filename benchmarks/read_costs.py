@@ -29,8 +29,8 @@ from typing import Any  # noqa: E402
 import pynvml  # noqa: E402
 
 from pytest_charllm.devices.open import open_source  # noqa: E402
+from pytest_charllm.devices.process import search_environment  # noqa: E402
 from pytest_charllm.telemetry import sampler  # noqa: E402, F401 - the process whose costs these are
-from pytest_charllm.telemetry.child import search_path  # noqa: E402
 
 APART_S = 0.05
 LINKS = {"link_tx_kib", "link_rx_kib"}
@@ -95,7 +95,7 @@ def cost(what: str, read: Callable[[], object], times: int) -> None:
 
 def starts(times: int) -> None:
     """CPU time of children, that of the interpreter included."""
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(search_path())}
+    environ = search_environment()
     for what, arguments in STARTS.items():
         wall_ns, cpu_ns = [], []
         for _ in range(times):

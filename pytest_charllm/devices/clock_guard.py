@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import select
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO, Any
 
+from pytest_charllm.devices.process import ours, search_environment
 from pytest_charllm.errors import DeviceError
 
-GUARD = (sys.executable, "-m", "pytest_charllm.devices.clocks")
+GUARD = ours("pytest_charllm.devices.clocks")
 LOCK_S = 20.0
 GIVE_BACK_S = 20.0
 """How long a driver may take, before it counts as hung."""
@@ -43,8 +43,9 @@ def locked_clocks(uuids: Sequence[str], mhz: int) -> Iterator[None]:
 def _start(mhz: int, uuids: Sequence[str]) -> subprocess.Popen[bytes]:
     """In a session of its own: Ctrl-C is for us, who then end it in order."""
     return subprocess.Popen(
-        [*GUARD, str(mhz), *uuids], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
-    )
+        [*GUARD, str(mhz), *uuids], env=search_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
+        start_new_session=True,
+    )  # fmt: skip
 
 
 def _end(guard: subprocess.Popen[bytes], uuids: Sequence[str]) -> None:

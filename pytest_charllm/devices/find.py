@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -14,7 +13,7 @@ import msgspec
 from pytest_charllm.devices import host, pci
 from pytest_charllm.devices.open import profile_of
 from pytest_charllm.devices.probe import ComputeProcess, Found
-from pytest_charllm.devices.process import descends, last_line, run_bounded
+from pytest_charllm.devices.process import descends, last_line, ours, run_bounded
 from pytest_charllm.devices.visible import VARIABLE, hides_all, visible, visible_amd
 from pytest_charllm.errors import DeviceError
 from pytest_charllm.hardware.catalogue import match_name
@@ -22,7 +21,7 @@ from pytest_charllm.hardware.machine import Device, Machine
 
 T = TypeVar("T")
 
-PROBE = (sys.executable, "-m", "pytest_charllm.devices.probe")
+PROBE = ours("pytest_charllm.devices.probe")
 CPU_RANKS = 2
 """Without a GPU a node is two gloo ranks: the smallest number that communicates."""
 

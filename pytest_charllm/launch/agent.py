@@ -7,9 +7,13 @@ rank becomes a file (`AgentReport`) instead of text in a log.
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and not sys.flags.safe_path:
+    del sys.path[0]  # `python -m` puts the working directory first, where a helper may well be called queue.py
+
 import os
 import signal
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any

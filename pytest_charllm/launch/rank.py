@@ -6,10 +6,14 @@ file: the report, or the error. Stands on its own, so that a repro bundle can st
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and not sys.flags.safe_path:
+    del sys.path[0]  # `python -m` puts the working directory first, where a helper may well be called queue.py
+
 import faulthandler
 import os
 import signal
-import sys
 import time
 import traceback
 from contextlib import suppress

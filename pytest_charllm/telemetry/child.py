@@ -6,12 +6,11 @@ import contextlib
 import os
 import select
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-import pytest_charllm
+from pytest_charllm.devices.process import ours, search_environment
 from pytest_charllm.errors import HarnessError
 
 _STEP_S = 3.0
@@ -32,8 +31,8 @@ class Child:
         """Whether it closed its side: it has ended, or is about to."""
         try:
             self._process = subprocess.Popen(
-                (sys.executable, "-S", "-P", "-m", "pytest_charllm.telemetry.sampler", str(config)),
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(search_path())},
+                (*ours("pytest_charllm.telemetry.sampler", "-S"), str(config)),
+                env=search_environment(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,
@@ -109,13 +108,3 @@ class Child:
         except subprocess.TimeoutExpired:
             return False
         return True
-
-
-def search_path() -> list[str]:
-    """Where the sampler finds its modules: where we do, so that it can do without `site`, whose `.pth` files may import
-    anything and cost more than the interpreter itself. The standard library first: pytest puts the folders of tests
-    before it, where a helper may well be called `queue.py`."""
-    standard = os.path.dirname(os.__file__)
-    ours = os.path.dirname(os.path.dirname(os.path.abspath(pytest_charllm.__file__)))
-    paths = (standard, os.path.join(standard, "lib-dynload"), *(os.path.abspath(each) for each in sys.path), ours)
-    return list(dict.fromkeys(paths))

@@ -60,15 +60,34 @@ class Sampler:
             config.write_bytes(to_pretty_json(self._config))
         except OSError as error:
             raise HarnessError(f"telemetry sampler cannot be started: {error}") from None
-        kept = self._keeper.take(self._devices) if self._keeper is not None else None
-        if kept is not None:
-            kept.say(recording(str(config)))
-        self._child = kept or Child(config)
+        if not self._goes_on(config):
+            self._child = Child(config)
+            self._await_ready(self._child)
+
+    def _goes_on(self, config: Path) -> bool:
+        """With the process that was kept. One that has died while it waited is no fault of this recording."""
+        self._child = self._keeper.take(self._devices) if self._keeper is not None else None
+        if self._child is None:
+            return False
+        self._child.say(recording(str(config)))
         try:
-            if not self._child.hears(READY, self._start_timeout_s):
-                raise HarnessError(f"telemetry sampler ({self._config.source}) {self._unready()}: {self._child.tail()}")
+            self._await_ready(self._child)
+        except HarnessError:
+            if not self._child.hung_up or self.path.exists():
+                raise
+            self._notes = None
+            return False
+        return True
+
+    def _await_ready(self, child: Child) -> None:
+        try:
+            if not child.hears(READY, self._start_timeout_s):
+                failed = "ended before the first sample of each device"
+                if not child.hung_up:
+                    failed = f"gave no first sample of each device in {self._start_timeout_s:g} s"
+                raise HarnessError(f"telemetry sampler ({self._config.source}) {failed}: {child.tail()}")
         except BaseException:
-            self._child.end(politely=False)
+            child.end(politely=False)
             self._close(())
             raise
 
@@ -104,12 +123,6 @@ class Sampler:
     @property
     def _devices(self) -> tuple[str, tuple[str, ...]]:
         return self._config.source, self._config.uuids
-
-    def _unready(self) -> str:
-        assert self._child is not None
-        if self._child.hung_up:
-            return "ended before the first sample of each device"
-        return f"gave no first sample of each device in {self._start_timeout_s:g} s"
 
     def _closes(self, child: Child) -> bool:
         """Whether it may be used again. One that may not ends by itself."""

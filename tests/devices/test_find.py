@@ -3,13 +3,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from pytest_charllm.devices import probe
-from pytest_charllm.devices.find import cpu_machine, find_machine, foreign_processes
+from pytest_charllm.devices.find import cpu_machine, find_machine, foreign_processes, simulated_machine
 from pytest_charllm.devices.probe import ComputeProcess, Found
 from pytest_charllm.errors import DeviceError
 from pytest_charllm.hardware import Device, Machine
@@ -244,3 +245,11 @@ def test_no_gpu_has_no_foreign_processes():
     """On the cpu machine there is no driver to ask."""
     assert foreign_processes((), probe=("/does/not/exist",)) == []
     assert foreign_processes(("cpu-host",), probe=("/does/not/exist",)) == []
+
+
+def test_helpers_beside_the_tests_are_no_standard_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A random.py in the working directory: "asking the driver failed", on a machine without a driver."""
+    for name in ("random", "queue", "types", "enum"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('not meant for anybody')")
+    monkeypatch.chdir(tmp_path)
+    assert simulated_machine("h200-sxm", 1).gpus_per_node == 1

@@ -71,6 +71,17 @@ def test_launches_of_a_run_share_one_sampler(
     assert [processes_of(request) for request in requests] == [[], []]
 
 
+@pytest.mark.parametrize("name", ["queue", "random", "json", "socket", "logging"])
+def test_helpers_beside_the_tests_are_no_standard_modules(
+    make_request: MakeRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """`python -m` looks into the working directory first: a queue.py there ended torchrun, "and left no reason"."""
+    (tmp_path / f"{name}.py").write_text("raise ImportError('not meant for anybody')")
+    monkeypatch.chdir(tmp_path)
+    launch = TorchrunLauncher().run(make_request())
+    assert (launch.status, launch.failure) == (Status.COMPLETED, None)
+
+
 def test_first_cause_is_not_its_echo(
     make_request: MakeRequest, processes_of: ProcessesOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ import msgspec
 import psutil
 import pytest
 
+from pytest_charllm.devices.process import search_environment
 from pytest_charllm.errors import BadRecord, HarnessError
 from pytest_charllm.records import Trace
 from pytest_charllm.telemetry import child
@@ -126,7 +127,7 @@ def test_the_sampler_imports_little():
         "others = 'torch numpy pynvml pytest psutil dataclasses pathlib statistics pytest_charllm.scenario site'\n"
         "assert not set(others.split()) & set(sys.modules), sorted(sys.modules)\n"
     )
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(child.search_path())}
+    environ = search_environment()
     subprocess.run((sys.executable, "-S", "-c", script), check=True, timeout=60, env=environ)
 
 

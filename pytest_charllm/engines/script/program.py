@@ -33,6 +33,8 @@ def run_program(script: Script, args: Sequence[str], environment: Mapping[str, s
     path = os.path.abspath(script.path)
     if not script.module and not Path(path).is_file():
         raise BadInput(f"script {path} does not exist; a relative path starts where pytest was called")
+    # As the interpreter would, of a module and of a file.
+    sys.path.insert(0, os.getcwd() if script.module else os.path.dirname(path))
     if script.module and not _is_module(script.path):
         raise BadInput(
             f"module {script.path!r} does not exist; it is looked for where pytest was called, then as any other"
@@ -46,7 +48,6 @@ def run_program(script: Script, args: Sequence[str], environment: Mapping[str, s
         if script.module:
             runpy.run_module(script.path, run_name="__main__", alter_sys=True)
         else:
-            sys.path[0] = os.path.dirname(path)
             runpy.run_path(path, run_name="__main__")
     except SystemExit as ended:
         if ended.code not in (None, 0):
