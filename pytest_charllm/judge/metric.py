@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from pytest_charllm.judge.chances import Spread
 from pytest_charllm.judge.noise import estimate, family, launches_alone, median_variance, robust_sigma, uncertainty
 from pytest_charllm.judge.reference import Recorded, Reference, recorded_runs, reference_of, scaled_runs
-from pytest_charllm.judge.tolerances import BUSY, ENOUGH_SAMPLES, Match, Tolerance, noise_factor
+from pytest_charllm.judge.tolerances import ENOUGH_SAMPLES, Match, Tolerance, noise_factor
 from pytest_charllm.judge.wording import amount, moved, name, width
 from pytest_charllm.judge.yardstick import Call, Yardstick
-from pytest_charllm.records import METRICS, Baseline, BaselineSample, Better, Measurement, Noise, why_missing
+from pytest_charllm.records import METRICS, Baseline, Better, Measurement, Noise, why_missing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,27 +83,6 @@ def judge_metric(
     if rule.informational and outcome.call is not Call.NO_EVIDENCE:
         return replace(outcome, call=Call.UNJUDGED, reason="informational", informational=True)
     return outcome if rule.worst is None else _against_limit(outcome, rule.worst)
-
-
-def judge_wall(
-    metric: str, rule: Tolerance, recorded: Sequence[Recorded], launches: Sequence[Measurement], question: Question
-) -> Outcome:
-    """Wall time on a CPU, as in Gate B: only launches whose window had the cores to itself say anything about it,
-    here and on record."""
-    quiet_runs = [run._replace(samples=tuple(filter(_quiet, run.samples))) for run in recorded]
-    recorded = [run for run in quiet_runs if run.samples]
-    ratios = [launch.number("busyness") for launch in launches]
-    quiet = [launch for launch, ratio in zip(launches, ratios, strict=True) if ratio is not None and ratio < BUSY]
-    if quiet:
-        return judge_metric(metric, rule, recorded, quiet, replace(question, budget=len(quiet)))
-    known = [ratio for ratio in ratios if ratio is not None]
-    if not known:
-        return Outcome(metric, Call.NO_EVIDENCE, reason="busyness of the machine not known")
-    return Outcome(metric, Call.NO_EVIDENCE, reason=f"machine busy (wall/CPU {statistics.median(known):.2f})")
-
-
-def _quiet(sample: BaselineSample) -> bool:
-    return sample.values.get("busyness", 0.0) < BUSY
 
 
 def judge_power(power: Outcome, throughput: Outcome | None) -> Outcome:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pytest_charllm.judge.busy import judge_cpu_time, judge_wall
 from pytest_charllm.judge.collective import collective_required, collective_rules
 from pytest_charllm.judge.evidence import Against, Grounds, invalid, split
 from pytest_charllm.judge.findings import judge_findings, record_findings
-from pytest_charllm.judge.metric import Outcome, Question, judge_metric, judge_power, judge_wall
+from pytest_charllm.judge.metric import Outcome, Question, judge_metric, judge_power
 from pytest_charllm.judge.noise import estimate
 from pytest_charllm.judge.reference import Recorded, scaled_runs, start_temperatures
 from pytest_charllm.judge.rules import NO_CHANGE, Rules
@@ -34,8 +35,10 @@ from pytest_charllm.scenario import Collective, Scenario, Script
 
 UNCHECKED = "no strict check was made: the diagnostic pass gave no evidence"
 RECORDED_ONLY = "not judged: no tolerance for it on a CPU, recorded"
-WALL = ("cost_wall", "throughput", "step_time")
-"""On a CPU these are judged only where the machine was quiet."""
+ON_A_CPU = {
+    "cost_wall": judge_wall, "throughput": judge_wall, "step_time": judge_wall, "step_cpu_time": judge_cpu_time,
+}  # fmt: skip
+"""What other work on the machine may falsify. Gate A is none of them: its calibrations share the steps' weather."""
 PRIMARY = "throughput"
 """Once its noise is known, a GPU's rounds are looked at launch by launch."""
 
@@ -154,7 +157,7 @@ class Policy:
         question = Question(budget=budget, factor=factor, siblings=self.siblings, pooled=not self.is_cpu)
         outcomes: dict[str, Outcome] = {}
         for metric, rule in asked.rules.items():
-            judge = judge_wall if self.is_cpu and metric in WALL else judge_metric
+            judge = ON_A_CPU.get(metric, judge_metric) if self.is_cpu else judge_metric
             outcomes[metric] = judge(metric, rule, against.runs, launches, question)
         if "mean_power" in outcomes:
             speed = outcomes.get("throughput") or outcomes["step_time"]

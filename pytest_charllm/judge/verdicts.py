@@ -68,7 +68,7 @@ def red(rows: Sequence[MetricVerdict], failed: Sequence[Check]) -> str:
 def undecided(rows: Sequence[MetricVerdict], required: Collection[str]) -> str | None:
     """Why required metrics could not be judged, in one line; None when all were. Others never withhold a PASS."""
     held = [row for row in rows if row.verdict is Verdict.INCONCLUSIVE and row.metric in required]
-    return "; ".join(f"{name(row.metric)}: {row.reason}" for row in held) or None
+    return "; ".join(f"{name(row.metric)}{_beyond(row)}: {row.reason}" for row in held) or None
 
 
 def green(rows: Sequence[MetricVerdict]) -> str:
@@ -80,13 +80,22 @@ def green(rows: Sequence[MetricVerdict]) -> str:
 
 
 def line(row: MetricVerdict) -> str:
-    """``-6.1 % (tolerance 1.5 %)``, a pass with its power: ``+0.4 % (tolerance 1.5 %, would have seen 2.3 %)``."""
+    """``-6.1 % (tolerance 1.5 %)``, a pass with its power: ``+0.4 % (tolerance 1.5 %, would have seen 2.3 %)``, or with
+    the reason why it is none of what its change says."""
     if row.change is None or row.tolerance is None:
         return "" if row.value is None else amount(row.metric, row.value)
     seen = ""
     if row.verdict is Verdict.PASS and row.would_have_seen is not None:
         seen = f", would have seen {width(row.metric, row.would_have_seen)}"
-    return f"{moved(row.metric, row.change)} (tolerance {width(row.metric, row.tolerance)}{seen})"
+    although = f": {row.reason}" if row.verdict is Verdict.PASS and _beyond(row) else ""
+    return f"{moved(row.metric, row.change)} (tolerance {width(row.metric, row.tolerance)}{seen}){although}"
+
+
+def _beyond(row: MetricVerdict) -> str:
+    """The change where it is beyond the tolerance, though something withholds the verdict that it would be; else ""."""
+    if row.change is None or row.tolerance is None or abs(row.change) <= row.tolerance:
+        return ""
+    return f" {moved(row.metric, row.change)}"
 
 
 def severity(row: MetricVerdict) -> float:
