@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 
 from pytest_charllm.commands import BAD_INPUT, OK, REFUSED
 from pytest_charllm.commands.accept import Accepted, accept, sample_of
+from pytest_charllm.commands.asides import asides
 from pytest_charllm.commands.bridge import bridge
 from pytest_charllm.commands.diff import compared, medians, medians_of, provenance
 from pytest_charllm.commands.upkeep import asked_for, duplicates, orphan
@@ -145,19 +146,21 @@ def _diff_run(options: argparse.Namespace) -> list[str]:
 
 
 def _diff_record(options: argparse.Namespace) -> list[str]:
-    told, wanted = [], _wanted(options.only)
+    told, first, wanted = [], [], _wanted(options.only)
     for entry in _store(options).entries():
         if not wanted(entry.key):
             continue
         baseline = _read(entry)
         title = f"{entry.key} on {entry.variant} {entry.shape}"
         if len(baseline.stacks) < 2:
-            told.append(f"{title}\n  first on record: nothing before it")
+            first.append(title)
             continue
         old, new = baseline.stacks[-2:]
         whence = [("new", f"run {new.run_id}, accepted {new.accepted[:10]}: {new.because}")]
         table = compared(medians_of(old), medians_of(new), entry.variant)
         told.append(section(title, f"{provenance(old, new.stack, whence)}\n\n{table}"))
+    if first:
+        told.append(f"{first[0] if len(first) == 1 else f'{len(first)} scenarios'}: first on record, nothing before")
     return told
 
 
@@ -232,7 +235,9 @@ def _stack(stack: BaselineStack, older: BaselineStack | None, is_reference: bool
     headers = ("metric", "median", *(f"launch {n}" for n in range(1, len(stack.samples) + 1)))
     devices = sorted({uuid for sample in stack.samples for uuid in sample.device_uuids})
     body = pairs([(name, text) for name, text in [*provenance, ("devices", ", ".join(devices))] if text])
-    return [section(title, body + "\n\n" + grid(headers, rows, headers[1:]))]
+    return [
+        section(title, "\n\n".join(part for part in (body, grid(headers, rows, headers[1:]), *asides(stack)) if part))
+    ]
 
 
 def _values(stack: BaselineStack, metric: str) -> Sequence[str]:

@@ -11,12 +11,15 @@ def name(metric: str) -> str:
     return GATES.get(metric, metric.replace("_", " "))
 
 
+_ABSOLUTE = {"share": (100.0, 1, " points"), "s": (1e3, 1, " ms"), "wall/CPU": (1.0, 2, "")}
+"""Of differences that need it: scale, digits after the point, unit."""
+
+
 def moved(metric: str, change: float) -> str:
-    """A change with its sign: ``-6.1 %``, ``+5.2 degC``, or ``+3.0 points`` of a share."""
+    """A change with its sign: ``-6.1 %``; or of a difference ``+5.2 degC``, ``+3.0 points`` of a share, ``-0.03``."""
     kind = METRICS[metric]
-    scaled = round(100 * change if kind.relative or kind.unit == "share" else change, 1) + 0.0  # -0.0 is none
-    unit = "%" if kind.relative else "points" if kind.unit == "share" else kind.unit
-    return f"{scaled:+.1f} {unit}"
+    scale, digits, unit = (100.0, 1, " %") if kind.relative else _ABSOLUTE.get(kind.unit, (1.0, 1, f" {kind.unit}"))
+    return f"{round(scale * change, digits) + 0.0:+.{digits}f}{unit}"  # -0.0 is none
 
 
 def width(metric: str, size: float) -> str:
