@@ -9,12 +9,13 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from pytest_charllm.errors import BadInput
+from pytest_charllm.errors import BadInput, did_you_mean
 
 if TYPE_CHECKING:
     from pytest_charllm.campaign.settings import Planned
@@ -308,20 +309,30 @@ def _of_key(
 
 def _with_options(scenario: Scenario, options: Mapping[str, Any]) -> Iterator[Scenario]:
     """The product of all option values given as tuples."""
-    import msgspec
-
-    from pytest_charllm.scenario import Options
+    from msgspec.structs import replace
 
     for values in itertools.product(*(_tuple(value) for value in options.values())):
         chosen = dict(zip(options, values, strict=True))
         engine = chosen.pop("engine", scenario.engine)
-        try:
-            switches = msgspec.convert({**msgspec.structs.asdict(scenario.options), **chosen}, Options)
-        except msgspec.ValidationError as error:
-            raise BadInput(
-                f"scenarios(): {error}; options are {', '.join(Options.__struct_fields__)}, engine"
-            ) from None
-        yield msgspec.structs.replace(scenario, options=switches, engine=engine)
+        switches = {name: _option(name, value) for name, value in chosen.items()}
+        yield replace(scenario, options=replace(scenario.options, **switches), engine=engine)
+
+
+def _option(name: str, value: Any) -> Any:
+    """The value as the field of that name holds it. Raises `BadInput` for a name that is none and a value unfit."""
+    import msgspec
+
+    from pytest_charllm.scenario import Options
+
+    types = {field.name: field.type for field in msgspec.structs.fields(Options)}
+    if name not in types:
+        known = (*types, "engine")
+        raise BadInput(f"scenarios(): no option {name!r}; {did_you_mean(name, known)}options are {', '.join(known)}")
+    try:
+        return msgspec.convert(value, types[name])
+    except msgspec.ValidationError as error:
+        takes = f"it takes {', '.join(types[name])}" if issubclass(types[name], Enum) else str(error)
+        raise BadInput(f"scenarios(): {name}={value!r}: {takes}") from None
 
 
 def _tuple(value: Any) -> tuple[Any, ...]:
