@@ -32,9 +32,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CharllmError as error:
         print(f"pytest-charllm: {error}", file=sys.stderr)
         return BAD_INPUT
-    except BrokenPipeError:  # "| head" has seen enough; without this the interpreter would complain at its end as well
+    except OSError as error:
+        if error.errno is None or error.filename is not None:  # no write to what is open already
+            raise
+        # Without this the interpreter would complain at its end as well.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+        if isinstance(error, BrokenPipeError):  # "| head" has seen enough
+            return 128 + signal.SIGPIPE
+        print(f"pytest-charllm: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return BAD_INPUT
 
 
 def _find_places(options: argparse.Namespace) -> None:

@@ -231,6 +231,19 @@ def test_a_reader_that_has_seen_enough(gpu_run: Callable[..., RunDirectory]) -> 
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+def test_a_full_disk_is_one_line() -> None:
+    """``doctor > page.txt`` for a bug report, where no space is left."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest_charllm.commands.main", "runs", "list"],
+            stdout=full, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(pytest_charllm.__file__).parents[1])},
+        )  # fmt: skip
+    told = "pytest-charllm: the output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, told)
+
+
 @pytest.mark.parametrize(("arguments", "code"), [("baseline list", 0), ("runs show latest", 2)])
 def test_a_closed_stdout_is_no_error(arguments: str, code: int) -> None:
     """``baseline list >&-`` ended with a traceback; its exit code is the command's own."""
