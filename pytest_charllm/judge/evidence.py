@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_charllm.judge.diagnosis.diagnose import diagnose
+from pytest_charllm.judge.diagnosis.evidence import SCRIPT, workload_diff
 from pytest_charllm.judge.findings import merged_findings
 from pytest_charllm.judge.reference import Recorded, recorded_runs
 from pytest_charllm.records import (
@@ -81,6 +82,7 @@ class Grounds:
     ) -> Judgement:
         before = self.baseline.reference.stack if self.baseline is not None else None
         diff = before.diff(self.measured[0].stack) if before is not None and self.measured else ()
+        edited = self._edited()
         why = diagnose(verdict, metrics, self.launches, self.aside, self.baseline, diff)
         if why and why[0].rule == "workload":
             because = f"{why[0].cause}; {because}"
@@ -91,11 +93,16 @@ class Grounds:
             metrics=tuple(metrics),
             checks=self.checks,
             findings=(*findings, *merged_findings(self.launches), *(self.aside.findings if self.aside else ())),
-            stack_diff=diff,
+            stack_diff=(*edited, *diff),
             diagnosis=why,
             launches=len(self.launches),
             confirmed=any(row.verdict is Verdict.REGRESSION for row in metrics),
         )
+
+    def _edited(self) -> tuple[tuple[str, str, str], ...]:
+        """The script where it is another than on record: to its user it is software like any other."""
+        recorded = [self.baseline.reference] if self.baseline is not None else []
+        return tuple(part for part in workload_diff(recorded, self.measured) if part[0] == SCRIPT)
 
 
 def split(

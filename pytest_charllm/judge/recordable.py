@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_charllm.judge.collective import collective_rules
+from pytest_charllm.judge.diagnosis.evidence import SCRIPT
 from pytest_charllm.judge.script import script_required, script_too_far_apart
 from pytest_charllm.records import Measurement, Tier, Validity, why_missing
 from pytest_charllm.scenario import Collective, Script, Training
@@ -34,6 +35,9 @@ def not_recordable(
         diff = launches[0].stack.diff(launch.stack)
         if diff:
             return f"the software changed between launches: {diff[0][0]} {diff[0][1]}, then {diff[0][2]}"
+        scripts = [each.workload.get(SCRIPT) for each in (launches[0], launch)]
+        if scripts[0] != scripts[1]:
+            return f"the script was edited between launches: {scripts[0]}, then {scripts[1]}"
         for metric in required:
             if launch.number(metric) is None:
                 return f"{launch.launch_id} has no {metric}: {why_missing([launch], metric)}"

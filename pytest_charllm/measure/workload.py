@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from pytest_charllm.records import Launch
 from pytest_charllm.scenario import Collective, Script
 from pytest_charllm.scenario.flops import flops_per_token
@@ -10,13 +12,16 @@ from pytest_charllm.scenario.flops import flops_per_token
 def workload(launch: Launch) -> dict[str, str]:
     """Part -> what it was, as text: sizes, the kernels that answered, and collectives where they were counted.
 
-    Nothing of a script, whose work only the script knows; of a collective alone what carried its messages. A part that
-    no rank reports is absent.
+    Of a script, whose work only the script knows, its own file alone; of a collective alone what carried its messages.
+    A part that no rank reports is absent.
     """
-    if isinstance(launch.scenario.work, Script) or not launch.ranks:
+    if not launch.ranks:
         return {}
-    report = launch.ranks[0]
-    if isinstance(launch.scenario.work, Collective):
+    report, work = launch.ranks[0], launch.scenario.work
+    if isinstance(work, Script):
+        name = work.path if work.module else PurePath(work.path).name
+        return {"script": f"{name} {report.script_digest}"} if report.script_digest else {}
+    if isinstance(work, Collective):
         return {"transport": report.transport} if report.transport else {}
     parts = {
         "parameters": None if report.parameters is None else f"{report.parameters:,}",

@@ -91,7 +91,7 @@ class Judgement(Record, frozen=True, kw_only=True):
     checks: tuple[Check, ...] = ()
     findings: tuple[Finding, ...] = ()
     stack_diff: tuple[tuple[str, str | None, str | None], ...] = ()
-    """(part, on record, here)."""
+    """(part, on record, here); a script that was edited is the first of them."""
     diagnosis: tuple[Diagnosis, ...] = ()
     """The most specific first."""
     launches: int = 0

@@ -228,6 +228,9 @@ class RankReport(Record, frozen=True, kw_only=True):
     """What a script's step times are made of; part of comparability."""
     script: Elapsed | None = None
     """A script from its first line to its last: how much of the cores it had, where no step says so."""
+    script_digest: str | None = None
+    """First 12 hex digits of the SHA-256 of the script's file, as this rank ran it. None: no script, no such file, or
+    a launch from before it was kept."""
     unmeasured: Unmeasured | None = None
     calibration: tuple[Calibration, ...] = ()
     peak_memory_bytes: int | None = None

@@ -73,7 +73,7 @@ class Measurement(Record, frozen=True, kw_only=True):
     window_s: float | None = None
     workload: dict[str, str] = {}
     """Fingerprint of what was trained: "parameters", "FLOPs/token", "tokens/step", "attention", "experts",
-    "collectives" (diagnostic pass). Empty of a script."""
+    "collectives" (diagnostic pass); of a script its file alone, as "script": ``train.py 3f2a9c1b04de``."""
     semantics: dict[str, str] = {}
     """Sensor quantity -> meaning, where it is part of comparability."""
     flop_formula: str = FLOP_FORMULA

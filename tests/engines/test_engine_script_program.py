@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 import textwrap
@@ -17,13 +18,14 @@ from pytest_charllm.scenario import Script
 out = Path("out")
 script = Script(sys.argv[1], module=sys.argv[2] == "module", args=sys.argv[3:])
 try:
-    run_program(script, [expand(argument, out) for argument in script.args], {"CHARLLM_STEPS": "here"})
+    digest = run_program(script, [expand(argument, out) for argument in script.args], {"CHARLLM_STEPS": "here"})
 except BaseException as error:
     import traceback
     where = traceback.extract_tb(error.__traceback__)[-1]
     print(f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})")
 else:
     print("returned")
+    Path("digest").write_text(str(digest))
 """
 
 
@@ -58,6 +60,20 @@ def test_module_runs_as_by_dash_m(tmp_path: Path) -> None:
     """torchtitan and others are started as modules."""
     body = "import sys; print(__name__, __spec__.name, sys.argv[1:])"
     assert run(tmp_path, body, "--steps=3", module=True) == ["__main__ train ['--steps=3']", "returned"]
+
+
+@pytest.mark.parametrize("name", ["train.py", "train", "package"])
+def test_digest_is_of_the_file_that_ran(tmp_path: Path, name: str) -> None:
+    """An edited script was "no software changed": of a file, of a module, and of a package its ``__main__``."""
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("print('imported')")
+    body = "print('ran')"
+    for file in (tmp_path / "train.py", tmp_path / "package" / "__main__.py"):
+        file.write_text(body)
+    command = [sys.executable, "-c", RUN, name, "file" if name.endswith(".py") else "module"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == [*(["imported"] if name == "package" else []), "ran", "returned"]
+    assert (tmp_path / "digest").read_text() == hashlib.sha256(body.encode()).hexdigest()[:12]
 
 
 def test_what_runs_after_the_last_line_is_waited_for(tmp_path: Path) -> None:

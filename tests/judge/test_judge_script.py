@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pytest_charllm.judge.policy import Policy
+from pytest_charllm.judge.recordable import not_recordable
 from pytest_charllm.judge.tolerances import BUSY
 from pytest_charllm.records import Baseline, Measurement, NeedMore, Verdict, tier
 from pytest_charllm.scenario import Layout, Scenario, Script
@@ -255,3 +257,52 @@ def test_a_log_on_a_cpu_has_nothing_to_add(make: SimpleNamespace) -> None:
     judgement = decide(make, [[slow] * 3, [slow] * 3], record, is_cpu=True, scenario=LOGGED)
     (said,) = judgement.diagnosis
     assert said.text == "-33.3 % tokens/s; cause not known; changed: driver 575 -> 580"
+
+
+def edited(make: SimpleNamespace, before: str, *here: Measurement, is_cpu: bool = True) -> Any:
+    """Judged against the same launches of the script `before`; "" for a record that does not know it."""
+    plain = [cpu(make) if is_cpu else make.gpu()] * 5
+    stack = {"workload": {"script": f"train.py {before}"}} if before else {}
+    record = make.baseline(plain, is_cpu=is_cpu, **stack)
+    now = [replace(each, workload={"script": "train.py 9c1b77aa0142"}) for each in here]
+    return decide(make, [now[:3], now[3:]] if len(now) > 3 else [now], record, is_cpu=is_cpu)
+
+
+def test_an_edited_script_is_judged_and_named(make: SimpleNamespace) -> None:
+    """It was "no software changed" after half an hour of editing. That is what people judge it for, so it stays
+    comparable with what it was."""
+    slow = [cpu(make, step_cpu_time=0.024)] * 5
+    named = "script train.py 3f2a9c1b04de on record, train.py 9c1b77aa0142 here"
+    judgement = edited(make, "3f2a9c1b04de", *slow)
+    assert judgement.verdict is RED
+    assert judgement.because.startswith(f"the workload changed: {named}; step cpu time +20.0 % (tolerance 10.0 %)")
+    assert [said.text for said in judgement.diagnosis] == [f"the workload changed: {named}; changed: driver 575 -> 580"]
+    assert judgement.stack_diff[0] == ("script", "train.py 3f2a9c1b04de", "train.py 9c1b77aa0142")
+
+    faster = edited(make, "3f2a9c1b04de", *[cpu(make, step_cpu_time=0.016)] * 3)
+    assert faster.verdict is Verdict.IMPROVED
+    assert faster.stack_diff == judgement.stack_diff
+
+
+@pytest.mark.parametrize("before", ["", "9c1b77aa0142"])
+def test_a_script_as_on_record_is_not_named(make: SimpleNamespace, before: str) -> None:
+    """Nor one whose digest an older baseline does not have."""
+    judgement = edited(make, before, *[cpu(make, step_cpu_time=0.024)] * 5)
+    assert judgement.verdict is RED
+    assert [said.rule for said in judgement.diagnosis] == ["unknown"]
+    assert judgement.stack_diff == (("driver", "575", "580"),)
+
+
+def test_an_edit_hides_no_cause(make: SimpleNamespace) -> None:
+    """An edited comment beside a broken fan: what the sensors show is told as well."""
+    hot = make.gpu({"throughput": 60000.0, "sm_clock": 1500.0, "throttle_sw_thermal": 0.6}, window_s=60.0)
+    judgement = edited(make, "3f2a9c1b04de", *[hot] * 6, is_cpu=False)
+    assert [said.rule for said in judgement.diagnosis][:2] == ["workload", "sw_thermal"]
+
+
+def test_a_script_edited_between_launches_goes_not_on_record(make: SimpleNamespace) -> None:
+    """The record would be of neither."""
+    launches = [replace(cpu(make), workload={"script": f"train.py {digest}"}) for digest in "aaabb"]
+    why = not_recordable(launches, MARKED.work, tier("smoke", True), is_cpu=True)
+    assert why == "the script was edited between launches: train.py a, then train.py b"
+    assert not not_recordable(launches[:3] + launches[:2], MARKED.work, tier("smoke", True), is_cpu=True)

@@ -85,6 +85,20 @@ def test_numbers_of_a_script_on_a_cpu(make: SimpleNamespace) -> None:
     assert measurement.semantics == {"step_time": "marks, host clock", "tokens_per_step": "told by the script"}
 
 
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        (Script("/somewhere/train.py"), {"script": "train.py 3f2a9c1b04de"}),
+        (Script("team.train", module=True), {"script": "team.train 3f2a9c1b04de"}),
+    ],
+)
+def test_the_script_is_known_by_its_digest(make: SimpleNamespace, script: Script, told: dict[str, str]) -> None:
+    """Else an edit is told as slower work of the same software. Where no rank kept it, nothing is told."""
+    steps = {"marks": marks([0.1] * (WARMUP + WINDOW))}
+    assert on_cpu(make, steps | {"script_digest": "3f2a9c1b04de"}, script=script).workload == told
+    assert on_cpu(make, steps, script=script).workload == {}
+
+
 @pytest.mark.parametrize("tokens", [None, 0])
 def test_unknown_tokens_leave_step_time_and_a_line(make: SimpleNamespace, tokens: int | None) -> None:
     """Tokens per second of a guessed batch would look like any other number; joules over none are no number at all."""

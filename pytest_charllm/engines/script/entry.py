@@ -35,10 +35,13 @@ def run(request: RankRequest, progress: Progress) -> RankReport:
     steps, out = steps_file(folder, rank), folder / "out"
     progress(PHASE)
     began_s = time.monotonic(), time.process_time()
-    run_program(script, [expand(argument, out) for argument in script.args], {STEPS_PATH: str(steps)})
+    digest = run_program(script, [expand(argument, out) for argument in script.args], {STEPS_PATH: str(steps)})
     elapsed = Elapsed(wall_s=time.monotonic() - began_s[0], cpu_s=time.process_time() - began_s[1])
     progress("report")
-    report = report_of(request, rank, world, tokens_per_step=script.tokens_per_step, phases=Phases(), script=elapsed)
+    report = report_of(
+        request, rank, world, tokens_per_step=script.tokens_per_step, phases=Phases(), script=elapsed,
+        script_digest=digest,
+    )  # fmt: skip
     if script.reads_log:
         file = Path(expand(script.log_file, out)) if script.log_file is not None else None
         return told_by_log(report, script, file, request.window)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import hashlib
 import importlib.util
 import os
 import runpy
@@ -15,6 +16,8 @@ from pytest_charllm.errors import BadInput, CharllmError
 from pytest_charllm.scenario import Script
 
 OUT = "{out}"
+DIGEST = 12
+"""Hex digits of a SHA-256: enough to tell versions of one file apart, and to read them in a line."""
 
 
 class ScriptExited(CharllmError):
@@ -24,9 +27,10 @@ class ScriptExited(CharllmError):
     last_words = True
 
 
-def run_program(script: Script, args: Sequence[str], environment: Mapping[str, str]) -> None:
+def run_program(script: Script, args: Sequence[str], environment: Mapping[str, str]) -> str | None:
     """Run it as ``__main__`` with these arguments and additions to the environment, until the interpreter would end.
 
+    Returns the digest of its file as it was when it started, None of a module that has no source file.
     Its threads are joined and its exit functions called. ``sys.exit(0)`` is a regular end; other codes raise
     `ScriptExited`, which is raised from the script's own line. Raises `BadInput` where there is no such file or module.
     """
@@ -39,6 +43,7 @@ def run_program(script: Script, args: Sequence[str], environment: Mapping[str, s
         raise BadInput(
             f"module {script.path!r} does not exist; it is looked for where pytest was called, then as any other"
         )
+    digest = _digest(_file_of_module(script.path) if script.module else Path(path))
     # Else a launch within the script would take itself for part of this one.
     for name in [name for name in os.environ if name.startswith("CHARLLM_")]:
         del os.environ[name]
@@ -57,6 +62,23 @@ def run_program(script: Script, args: Sequence[str], environment: Mapping[str, s
     # that still train, and exit functions that flush a log or close a tracker.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
+    return digest
+
+
+def _file_of_module(name: str) -> Path | None:
+    """The source that ``python -m`` runs: of a package its ``__main__``, found without importing it before its time."""
+    spec = importlib.util.find_spec(name)
+    if spec is None:
+        return None
+    if spec.submodule_search_locations is None:
+        return Path(spec.origin) if spec.has_location and spec.origin is not None else None
+    return next((Path(folder, "__main__.py") for folder in spec.submodule_search_locations), None)
+
+
+def _digest(file: Path | None) -> str | None:
+    if file is None or not file.is_file():
+        return None
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:DIGEST]
 
 
 def _is_module(name: str) -> bool:

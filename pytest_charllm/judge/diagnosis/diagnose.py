@@ -19,8 +19,9 @@ def diagnose(
 ) -> tuple[Diagnosis, ...]:
     """Every rule that has something to say of a regression, the most specific first; of other verdicts, slow cards.
 
-    A workload that changed is the one thing said of it: what it did to the speed is no slowness. A regression that no
-    rule explains says which evidence is missing. Nothing without launches, or where only strict checks broke.
+    A workload that changed is the one thing said of it: what it did to the speed is no slowness. Only beside a script
+    that was edited, which may have changed nothing, stand causes with evidence of their own. A regression that no rule
+    explains says which evidence is missing. Nothing without launches, or where only strict checks broke.
     """
     if not launches:
         return ()
@@ -32,7 +33,7 @@ def diagnose(
         return ()
     changed = workload(e)
     if changed is not None:
-        return (changed,)
+        return (changed, *(_said((*CAUSES, *BESIDE), e) if e.is_edited else ()))
     causes = _said(CAUSES, e) or _said(BY_EXCLUSION, e)
     return (*causes, *_said(BESIDE, e)) or (unknown(e),)
 

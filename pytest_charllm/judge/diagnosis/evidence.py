@@ -33,6 +33,8 @@ SPOKEN = {
     "matmul_time": "matmul calibration", "copy_time": "copy calibration", "all_reduce_time": "all-reduce calibration",
 }  # fmt: skip
 
+SCRIPT = "script"
+"""Part of the workload: a script's own file."""
 PARTS = ("compute_time", "exposed_communication", "host_gap")
 """Of a traced step: together they are all of it."""
 
@@ -88,16 +90,14 @@ class Evidence:
         recorded = [run for run in baseline.segments()[-1] if run.speed_on_record] if baseline is not None else []
         samples = [sample for run in recorded for sample in run.samples]
         here = {cards_of(launch) for launch in launches}
-        before = {part: text for run in recorded for part, text in run.workload.items()}
         untimed = [aside] if aside is not None else []
         traced = {metric: numbers[0] for metric in TRACED_METRICS if (numbers := numbers_of(untimed, metric))}
         measured = [*launches, *untimed]
-        now = {part: text for launch in measured for part, text in launch.workload.items()}
         return cls(
             rows={row.metric: row for row in rows},
             launches=launches,
             samples=[sample for sample in samples if cards_of(sample) in here] or samples,
-            workload=tuple((part, was, now[part]) for part, was in before.items() if now.get(part, was) != was),
+            workload=workload_diff(recorded, measured),
             stack_diff=stack_diff,
             traced=_parts([traced]),
             traced_before=_parts([run.traced for run in _of_this_level(baseline)]),
@@ -189,10 +189,26 @@ class Evidence:
         return uuids[rank] if rank < len(uuids) else None
 
     @property
+    def is_edited(self) -> bool:
+        """Whether the script that ran is another than the one on record."""
+        return any(part == SCRIPT for part, _, _ in self.workload)
+
+    @property
     def changed(self) -> str:
         """``driver 575 -> 580``, or that no software changed."""
         parts = [f"{part} {recorded or 'none'} -> {here or 'none'}" for part, recorded, here in self.stack_diff]
-        return f"changed: {', '.join(parts)}" if parts else "no software changed"
+        if parts:
+            return f"changed: {', '.join(parts)}"
+        return "no other software changed" if self.is_edited else "no software changed"
+
+
+def workload_diff(
+    recorded: Sequence[BaselineStack], measured: Sequence[Measurement]
+) -> tuple[tuple[str, str, str], ...]:
+    """(part, on record, here) of what both know and is not the same; of several runs on record the last counts."""
+    before = {part: text for run in recorded for part, text in run.workload.items()}
+    now = {part: text for launch in measured for part, text in launch.workload.items()}
+    return tuple((part, was, now[part]) for part, was in before.items() if now.get(part, was) != was)
 
 
 def columns(rows: Sequence[Sequence[float | None]]) -> tuple[float, ...]:

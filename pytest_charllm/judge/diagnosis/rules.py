@@ -35,7 +35,8 @@ NOT_TIMED = "time in communication and gaps of the host are not on record"
 
 
 def workload(e: Evidence) -> Diagnosis | None:
-    """Other kernels or collectives did the work: that is what changed, whatever it did to the speed."""
+    """Other kernels, other collectives or another script did the work: that is what changed, whatever it did to the
+    speed."""
     if not e.workload:
         return None
     parts = "; ".join(f"{part} {before} on record, {here} here" for part, before, here in e.workload)
