@@ -74,7 +74,7 @@ class Case(NamedTuple):
 
     @property
     def is_healthy(self) -> bool:
-        return self.mechanism == ("repaired" if self.is_zero12 else "released")
+        return self.mechanism == ("repaired" if self.is_zero12 else "as-shipped")
 
     def is_like(self, other: Case) -> bool:
         """Whether it trains the same but for mechanism and overlap."""
@@ -89,34 +89,34 @@ class Case(NamedTuple):
 
 
 MUST = {
-    ("released", ZERO2, "small"): frozenset({OVERLAP}),
-    ("released", ZERO1, "small"): frozenset({OVERLAP}),
+    ("as-shipped", ZERO2, "small"): frozenset({OVERLAP}),
+    ("as-shipped", ZERO1, "small"): frozenset({OVERLAP}),
     ("serialized", ZERO2, "small"): frozenset({OVERLAP, STEP_TIME}),
     ("handed-back", ZERO2, "small"): frozenset({PARITY}),
     ("overwritten", ZERO2, "large"): frozenset({PARITY}),
 }
 # What matters most comes first; ZeRO 3 last, since DeepSpeed replaces the linear layer for good.
 CASES = (
-    Case("released", NATIVE),
+    Case("as-shipped", NATIVE),
     Case("repaired", ZERO2, "small"),
-    Case("released", ZERO2, "small"),
+    Case("as-shipped", ZERO2, "small"),
     Case("serialized", ZERO2, "small"),
-    Case("released", NATIVE, short=True),
+    Case("as-shipped", NATIVE, short=True),
     Case("handed-back", ZERO2, "small", short=True),
     Case("repaired", ZERO2, "small", short=True),
     Case("overwritten", ZERO2, "large", short=True),
     Case("repaired", ZERO2, "large", short=True),
-    Case("released", ZERO2, "small", turn=2),
+    Case("as-shipped", ZERO2, "small", turn=2),
     Case("repaired", ZERO2, "small", turn=2),
     Case("serialized-and-handed-back", NATIVE),
-    Case("released", NATIVE, turn=2),
+    Case("as-shipped", NATIVE, turn=2),
     Case("repaired", ZERO1, "small"),
-    Case("released", ZERO1, "small"),
+    Case("as-shipped", ZERO1, "small"),
     Case("handed-back", ZERO1, "small", short=True),
-    Case("released", ZERO2, "small", overlap=False),
-    Case("released", ZERO3),
+    Case("as-shipped", ZERO2, "small", overlap=False),
+    Case("as-shipped", ZERO3),
     Case("serialized-and-handed-back", ZERO3),
-    Case("released", ZERO3, turn=2),
+    Case("as-shipped", ZERO3, turn=2),
 )
 
 
@@ -209,7 +209,7 @@ def judged(case: Case, name: str, seen: Seen, healthy: Sequence[Seen], native: S
         }
     if must is None:
         return told
-    acted = seen.acted > 0 or case.mechanism == "released" or not case.is_zero12
+    acted = seen.acted > 0 or case.mechanism == "as-shipped" or not case.is_zero12
     return told | {"must": sorted(must), "ok": acted and (must <= set(caught) if must else not caught)}
 
 
