@@ -19,6 +19,8 @@ from pytest_charllm.records import (
     BaselineStack,
     Fault,
     Judgement,
+    Launch,
+    Status,
     Verdict,
     timestamp,
     why_missing,
@@ -30,11 +32,16 @@ from pytest_charllm.records.faults import (
     MEMORY,
     format_fault,
     parse_fault,
+    step_of,
 )
 from pytest_charllm.scenario import Scenario, Sharding
 
 SHOWN_BY = {LEAK: "growing"}
 """Faults that no metric of a short window shows, and the finding that does."""
+ENDS_AS = {
+    "crash": "exception", "hang": "hang", "oom": "out-of-memory", "early-exit": "early-exit", "nan": "not-finite",
+}  # fmt: skip
+"""Faults that end a launch, and the kind of its failure. No judge is needed to see them."""
 MOVES = {MEMORY: "peak_memory", LOST_OVERLAP: "cost_wall"}
 """Faults that a metric of their own would show; the second on a CPU, whose CPU time knows no waiting."""
 
@@ -86,8 +93,13 @@ def reference(scenario: Scenario, settings: Settings, launcher: Launcher | None 
 def drill(
     scenario: Scenario, settings: Settings, fault: Fault, clean: Baseline, launcher: Launcher | None = None
 ) -> Drill:
-    """Launch with the fault until the judge has decided, as in a run. Raises `HarnessError` as `reference` does."""
+    """Launch with the fault until the judge has decided, or the fault has ended it, as in a run.
+
+    Raises `HarnessError` as `reference` does, also where something else than the fault ended a launch.
+    """
     injected = replace(settings, faults=(fault,), find_baseline=lambda machine, key: clean)
+    if fault.name in ENDS_AS:
+        return _ended(scenario, injected, fault, launcher)
     evidence, judgement = _judged(scenario, injected, launcher)
     requested = LEAKED if fault.name == LEAK and fault.value is None else fault.value
     achieved = _achieved(evidence, fault)
@@ -107,6 +119,35 @@ def drilled(fault: str, requested: str, achieved: str, judgement: Judgement, fin
     return Drill(fault, requested, achieved, seen, told, judgement.launches)
 
 
+def _ended(scenario: Scenario, settings: Settings, fault: Fault, launcher: Launcher | None) -> Drill:
+    """Seen where the launch ended, and for the fault's own reason."""
+    campaign = Campaign.create(settings, [Planned(scenario)], launcher)
+    try:
+        evidence = campaign.evidence(scenario)
+    finally:
+        campaign.close()
+    seen, told = "", "the launch completed"
+    if (failed := evidence.failed) is not None and _is_by(fault, failed):
+        seen, told = _ending(failed), failed.first_cause
+    elif (trouble := _trouble(evidence)) is not None:
+        raise HarnessError(f"{scenario.key}: {trouble}; see {campaign.run.path}")
+    return Drill(format_fault(fault), f"step {step_of(fault)}", "", seen, told, len(evidence.launches))
+
+
+def _is_by(fault: Fault, failed: Launch) -> bool:
+    """Any error is an exception; the one that is raised on purpose says so."""
+    failure = failed.failure
+    if failure is None or failure.kind != ENDS_AS[fault.name]:
+        return False
+    return fault.name != "crash" or "injected crash" in failure.summary
+
+
+def _ending(failed: Launch) -> str:
+    """As the table of a run calls it; what it calls a crash may be many things."""
+    kind = f" ({failed.failure.kind})" if failed.status is Status.CRASHED and failed.failure is not None else ""
+    return f"{failed.status.name}{kind}"
+
+
 def _judged(scenario: Scenario, settings: Settings, launcher: Launcher | None) -> tuple[Evidence, Judgement]:
     campaign = Campaign.create(settings, [Planned(scenario)], launcher)
     try:
@@ -114,10 +155,14 @@ def _judged(scenario: Scenario, settings: Settings, launcher: Launcher | None) -
         judgement = campaign.judge(scenario) if evidence.failed is None and evidence.invalid is None else None
     finally:
         campaign.close()
-    trouble = evidence.invalid or (evidence.failed.first_cause if evidence.failed is not None else None)
+    trouble = _trouble(evidence)
     if trouble is not None or judgement is None:
         raise HarnessError(f"{scenario.key}: {trouble}; see {campaign.run.path}")
     return evidence, judgement
+
+
+def _trouble(evidence: Evidence) -> str | None:
+    return evidence.invalid or (evidence.failed.first_cause if evidence.failed is not None else None)
 
 
 def _seen(judgement: Judgement, finding: str | None) -> str:

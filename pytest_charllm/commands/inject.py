@@ -14,7 +14,9 @@ from pytest_charllm.commands import OK, REFUSED
 from pytest_charllm.errors import BadInput
 from pytest_charllm.hardware.catalogue import CATALOGUE
 from pytest_charllm.records import tier
-from pytest_charllm.records.faults import parse_fault
+from pytest_charllm.records.faults import parse_fault, refuse_absent_step
+from pytest_charllm.records.tiers import window_of
+from pytest_charllm.records.warmup import known_steps
 from pytest_charllm.report.text import grid
 from pytest_charllm.scenario.feasibility import infeasible
 from pytest_charllm.scenario.key import parse_key
@@ -59,11 +61,14 @@ def _real(options: argparse.Namespace) -> Iterator[Drill]:
     broken = infeasible(scenario, CATALOGUE[machine.variant], machine)
     if broken is not None:
         raise BadInput(f"{scenario.key} cannot run on {machine.variant} {machine.shape}: {broken}")
+    # A drill is about speed: its diagnostic pass would prove once more what no fault touches.
+    smoke = replace(tier("smoke", machine.is_cpu), diagnostic=False)
+    steps = known_steps(window_of(smoke.window, scenario))
     for fault in faults:
         if fault.rank is not None and fault.rank >= scenario.layout.world:
             raise BadInput(f"{fault.name}: {scenario.key} has no rank {fault.rank}")
-    # A drill is about speed: its diagnostic pass would prove once more what no fault touches.
-    smoke = replace(tier("smoke", machine.is_cpu), diagnostic=False)
+        if steps is not None:
+            refuse_absent_step(fault, steps)
     settings = Settings(
         machine=machine, tier=smoke, root=options.root / FOLDER, shipped=options.root / FOLDER / "none",
         arguments=f"pytest-charllm inject {scenario.key}", on_progress=_tell,

@@ -85,6 +85,8 @@ class Ending:
     semantics: Mapping[str, str] | None = None
     flops: bool = True
     driver: str | None = None
+    failure: tuple[str, str] | None = None
+    """Kind and summary, where they matter."""
 
 
 @dataclass
@@ -104,7 +106,8 @@ class FakeLauncher:
         if ending.status is Status.COMPLETED:
             reports = tuple(_report(request, rank, ending) for rank in range(request.scenario.layout.world))
         else:
-            failure = Failure(kind="exception", summary=f"{request.id} ended {ending.status}", rank=0)
+            kind, summary = ending.failure or ("exception", f"{request.id} ended {ending.status}")
+            failure = Failure(kind=kind, summary=summary, rank=0)
         if request.device == "cuda" and ending.status is not Status.HARNESS:
             telemetry = TELEMETRY
             (request.directory / telemetry).write_bytes(ending.telemetry or _telemetry(request, ending))

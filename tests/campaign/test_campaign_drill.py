@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pytest_charllm.commands.drill import drill, drills_for, reference
+from pytest_charllm.commands.drill import ENDS_AS, drill, drills_for, reference
 from pytest_charllm.commands.simulated_drill import DRILLS, run_simulated
 from pytest_charllm.errors import HarnessError
 from pytest_charllm.records import Status, Verdict, tier
-from pytest_charllm.records.faults import format_fault, parse_fault
+from pytest_charllm.records.faults import STEPPED, format_fault, parse_fault
 from pytest_charllm.scenario.key import parse_key
 
 TINY = parse_key("tiny-llama.dp2.mb2.fp32.eager")
@@ -40,6 +40,40 @@ def test_seen_and_missed(lab: Any, make: SimpleNamespace) -> None:
     lab.launcher.endings["*"] = make.Ending(status=Status.CRASHED)
     with pytest.raises(HarnessError, match="ended crashed"):
         drill(TINY, settings, SLOWDOWN, clean, lab.launcher)
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "kind", "seen"),
+    [
+        ("crash=3", Status.CRASHED, "exception", "CRASHED (exception)"),
+        ("hang", Status.HUNG, "hang", "HUNG"),
+        ("oom,rank=1", Status.OUT_OF_MEMORY, "out-of-memory", "OUT_OF_MEMORY"),
+        ("early-exit", Status.CRASHED, "early-exit", "CRASHED (early-exit)"),
+        ("nan", Status.CRASHED, "not-finite", "CRASHED (not-finite)"),
+    ],
+)
+def test_a_launch_that_its_fault_ended(
+    lab: Any, make: SimpleNamespace, fault: str, status: Status, kind: str, seen: str
+) -> None:
+    """``inject --fault crash`` ended with exit code 2 and no table, after five clean launches, though it was caught."""
+    settings = lab.settings(make.CPU, tier=replace(tier("smoke", True), diagnostic=False))
+    clean = reference(TINY, settings, lab.launcher)
+    done = drill(TINY, settings, parse_fault(fault), clean, lab.launcher)
+    assert (done.verdict, done.told, done.launches) == ("MISSED", "the launch completed", 1)
+    summary = "rank 1: RuntimeError: injected crash at step 3 of the window"
+    lab.launcher.endings["*"] = make.Ending(status=status, failure=(kind, summary))
+    done = drill(TINY, settings, parse_fault(fault), clean, lab.launcher)
+    assert (done.verdict, done.seen, done.told, done.launches) == ("seen", seen, summary, 1)
+    assert done.requested == {"crash=3": "step 3", "early-exit": "step 1"}.get(fault, "step 0")
+    for other in (("exception", "rank 0: ValueError: broken"), ("signal", "rank 1 was ended by SIGSEGV")):
+        lab.launcher.endings["*"] = make.Ending(status=Status.CRASHED, failure=other)
+        with pytest.raises(HarnessError, match=other[1]):
+            drill(TINY, settings, parse_fault(fault), clean, lab.launcher)
+
+
+def test_every_fault_of_one_step_ends_a_launch() -> None:
+    """One that is missing here would be judged by its speed, and its failure would end the whole drill."""
+    assert set(ENDS_AS) == set(STEPPED)
 
 
 def test_the_set_fits_the_scenario() -> None:
