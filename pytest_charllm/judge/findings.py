@@ -46,6 +46,7 @@ def judge_findings(first: Sequence[Outcome], again: Sequence[Outcome]) -> tuple[
     for before, after in zip(first, again, strict=False):
         if (before.call is Call.WORSE) is not (after.call is Call.WORSE):
             text = f"{name(before.metric)} {before.seen} in the first round, {after.seen} in the confirmation"
+            text += f" ({after.reason})" if after.call is Call.NO_EVIDENCE else ""
             findings.append(Finding(kind="not-confirmed", text=text))
     return tuple(findings)
 

@@ -78,7 +78,7 @@ def test_cpu_time_has_to_agree(take, cpu: Machine, cpu_s: tuple[float, ...], tol
     assert isinstance(result, Accepted if told is None else Refused)
     if told is not None:
         assert result.reason.startswith(told)
-        assert result.reason.endswith("measure again on a quieter machine")
+        assert "measure again on a quieter machine (longer steps or more launches do not" in result.reason
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,10 @@ def test_a_busy_launch_of_a_round_is_taken_for_short(make: SimpleNamespace) -> N
         "step cpu time +35.0 %: first round +20.0 %, not confirmed; machine busy in 1 of 2 launches (wall/CPU 2.15), "
         "which lengthens CPU time"
     )
+    (said,) = [finding.text for finding in judgement.findings if finding.kind == "not-confirmed"]
+    assert said.endswith(
+        "in the confirmation (machine busy in 1 of 2 launches (wall/CPU 2.15), which lengthens CPU time)"
+    )
 
 
 def test_a_busy_record_makes_no_improvement(make: SimpleNamespace) -> None:
