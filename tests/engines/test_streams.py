@@ -112,7 +112,7 @@ gradients = st.lists(st.integers(1, 2 * ROOM), max_size=24)
 @given(gradients)
 def test_no_buffer_is_filled_before_it_was_reduced(sizes: list[int]) -> None:
     """A repair that is none: it would be faster for being wrong. It never waits more often than what it replaces."""
-    repaired, released = backward("repaired", sizes), backward("released", sizes)
+    repaired, released = backward("repaired", sizes), backward("as-shipped", sizes)
     assert not repaired.early
     assert not released.early
     assert repaired.held_up <= released.held_up
@@ -120,7 +120,7 @@ def test_no_buffer_is_filled_before_it_was_reduced(sizes: list[int]) -> None:
 
 def test_what_is_larger_than_a_buffer_holds_nobody_up() -> None:
     """DeepSpeed#8364: the wait before each reduction, which the buffers need only where they are used again."""
-    assert backward("released", [15] * 8).held_up > 5
+    assert backward("as-shipped", [15] * 8).held_up > 5
     assert backward("repaired", [15] * 8).held_up == 0
     assert backward("serialized", [15] * 8).held_up == backward("serialized", [15] * 8).reduced
 
@@ -194,7 +194,7 @@ def test_scatter_of_the_healthy_is_no_fault(verdicts: ModuleType, seen: Callable
 
 def test_a_verdict_is_what_had_to_be(verdicts: ModuleType, seen: Callable[..., Any]) -> None:
     """A fault that the wrong thing caught, a sibling that is red, and a mechanism that never acted pass for proof."""
-    fault, sibling = verdicts.Case("serialized", verdicts.ZERO2, "small"), verdicts.Case("released", verdicts.ZERO3)
+    fault, sibling = verdicts.Case("serialized", verdicts.ZERO2, "small"), verdicts.Case("as-shipped", verdicts.ZERO3)
     slow, healthy = seen(exposed_s=0.02, step_s=0.08), [seen()]
     assert verdicts.judged(fault, "", slow, healthy, seen())["ok"]
     assert not verdicts.judged(fault, "", slow._replace(acted=0), healthy, seen())["ok"]
