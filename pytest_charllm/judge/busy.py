@@ -17,7 +17,7 @@ from pytest_charllm.judge.tolerances import BUSY, Tolerance
 from pytest_charllm.judge.yardstick import Call
 from pytest_charllm.records import BaselineSample, Measurement, numbers_of
 
-LENGTHENS = "which lengthens CPU time"
+LENGTHENS = ", which lengthens CPU time"
 
 
 def judge_wall(
@@ -45,13 +45,11 @@ def judge_cpu_time(
         worse = judge_metric(metric, rule, quiet_runs or recorded, sure, replace(question, budget=len(sure)))
         if worse.call is Call.WORSE:
             return worse
-        return replace(outcome, call=Call.NO_EVIDENCE, reason=f"{_why_not_quiet(launches)}, {LENGTHENS}")
+        return replace(outcome, call=Call.NO_EVIDENCE, reason=_why_not_quiet(launches, LENGTHENS))
     if outcome.call not in (Call.BETTER, Call.WITHIN) or quiet_runs or not recorded:
         return outcome
     ratio = statistics.median(sample.values["busyness"] for run in recorded for sample in run.samples)
-    reason = (
-        f"on record from a busy machine (wall/CPU {ratio:.2f}), {LENGTHENS}; put a quiet run on record in its place"
-    )
+    reason = f"on record from a busy machine (wall/CPU {ratio:.2f}){LENGTHENS}; put a quiet run on record in its place"
     # Nobody knows by how much that is too long, so a pass has no power to state.
     return replace(outcome, call=Call.WITHIN, stick=None, reason=reason)
 
@@ -78,10 +76,11 @@ def _was_quiet(sample: BaselineSample) -> bool:
     return sample.values.get("busyness", 0.0) < BUSY
 
 
-def _why_not_quiet(launches: Sequence[Measurement]) -> str:
+def _why_not_quiet(launches: Sequence[Measurement], of_busy: str = "") -> str:
+    """`of_busy` is what to add where any of them was busy, rather than not known to be quiet."""
     known = numbers_of(launches, "busyness")
     busy = [ratio for ratio in known if ratio >= BUSY]
     if not busy:
         return "busyness of the machine not known"
     where = "" if len(busy) == len(launches) else f" in {len(busy)} of {len(launches)} launches"
-    return f"machine busy{where} (wall/CPU {statistics.median(busy):.2f})"
+    return f"machine busy{where} (wall/CPU {statistics.median(busy):.2f}){of_busy}"

@@ -92,6 +92,14 @@ def test_cpu_time_of_a_busy_machine_is_no_breach(make: SimpleNamespace) -> None:
     assert make.row(judgement, "step_cpu_time").reference == pytest.approx(0.02)
 
 
+def test_cpu_time_of_a_machine_not_known_to_be_quiet(make: SimpleNamespace) -> None:
+    """Nobody knows what lengthened it: "busyness of the machine not known, which lengthens CPU time" was no reason."""
+    record = make.baseline([cpu(make)] * 5, is_cpu=True)
+    judgement = decide(make, [[cpu(make, step_cpu_time=0.0288, busyness=None)]], record, is_cpu=True)
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert judgement.because == "step cpu time +44.0 %: busyness of the machine not known"
+
+
 @pytest.mark.parametrize(
     ("cpu_s", "verdict", "because"),
     [
