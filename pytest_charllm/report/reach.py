@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pytest_charllm.records import Fault, Launch, Pass, Status
 from pytest_charllm.records.faults import format_fault
 from pytest_charllm.report.case import Case
+from pytest_charllm.scenario import Training
 
 
 def reach(faults: Sequence[Fault], cases: Sequence[Case]) -> list[str]:
@@ -31,6 +32,8 @@ def _why_not(fault: Fault, case: Case) -> str:
     timed = [launch for launch in case.launches if launch.pass_ is Pass.TIMED]
     if any(_took(fault, launch) for launch in timed):
         return ""
+    if any(not isinstance(launch.scenario.work, Training) for launch in case.launches):
+        return "of a script or a collective, which takes no fault"
     if any(not _has_rank(fault, launch) for launch in case.launches):
         return "without that rank"
     if case.launches and not timed and case.failed is None:

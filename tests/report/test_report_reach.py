@@ -11,6 +11,7 @@ from pytest_charllm.records import Fault, Pass, Status
 from pytest_charllm.records.faults import parse_fault
 from pytest_charllm.report.case import Case
 from pytest_charllm.report.reach import reach
+from pytest_charllm.scenario import Collective, CollectiveOp, Layout, Scenario, Script
 
 SLOWDOWN = Fault(name="slowdown", value=0.10)
 
@@ -50,3 +51,16 @@ def test_a_launch_that_asks_for_it_may_not_have_had_it(injected: Case, checked: 
     cases = [dataclasses.replace(injected, launches=launches) for launches in ([refused], [], [ended])]
     (line,) = reach([SLOWDOWN], [*cases, injected])
     assert line.endswith("put into 1 of 4 scenarios (3 not launched that far)")
+
+
+@pytest.mark.parametrize(
+    "work", [Script("train.py"), Collective(op=CollectiveOp.ALL_REDUCE)], ids=["script", "collective"]
+)
+def test_what_takes_no_fault_was_launched_far_enough(injected: Case, work: Script | Collective) -> None:
+    """Refused before its first step, it was "not launched that far", as if a longer run would have had the fault."""
+    scenario = Scenario(work=work, layout=Layout(dp=2))
+    refused = msgspec.structs.replace(injected.launches[1], scenario=scenario, status=Status.HARNESS)
+    case = dataclasses.replace(injected, key=scenario.key, launches=[refused])
+    assert reach([SLOWDOWN], [case, injected]) == [
+        "injected slowdown=0.1: put into 1 of 2 scenarios (1 of a script or a collective, which takes no fault)"
+    ]
