@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
 import sys
@@ -19,6 +20,9 @@ from pytest_charllm.store.reading import is_folder
 PLACES = {"root": ("--charllm-dir", Path(".charllm")), "baselines": ("--charllm-baselines", Path("baselines"))}
 """Folders that a command reads: their option, and where they are unless it is given."""
 
+OUTPUT = frozenset({errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""How a write to what is open already fails. A fork that finds no memory names no file either."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     if sys.stdout is None:  # closed (">&-"): nobody listens, and no file that is opened next may take its descriptor
@@ -33,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"pytest-charllm: {error}", file=sys.stderr)
         return BAD_INPUT
     except OSError as error:
-        if error.errno is None or error.filename is not None:  # no write to what is open already
+        if error.filename is not None or error.errno not in OUTPUT:
             raise
         # Without this the interpreter would complain at its end as well.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

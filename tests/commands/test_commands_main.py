@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import pytest_charllm
+from pytest_charllm.commands import runs
 from pytest_charllm.commands.main import main
 from pytest_charllm.records import Stack, Verdict
 from pytest_charllm.records.run import Ended
@@ -242,6 +244,18 @@ def test_a_full_disk_is_one_line() -> None:
         )  # fmt: skip
     told = "pytest-charllm: the output cannot be written: No space left on device\n"
     assert (done.returncode, done.stderr) == (2, told)
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM])
+def test_not_every_error_without_a_file_is_the_outputs(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`doctor` starts processes: where the kernel had none left, it said that the output cannot be written."""
+
+    def fork(root: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(runs, "run_ids", fork)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        main(["runs", "list"])
 
 
 @pytest.mark.parametrize(("arguments", "code"), [("baseline list", 0), ("runs show latest", 2)])
