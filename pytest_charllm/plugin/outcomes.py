@@ -91,6 +91,18 @@ def of_failure(launch: Launch) -> tuple[Outcome, str]:
     return Outcome[launch.status.name], launch.first_cause
 
 
+def cases(results: Sequence[Result]) -> list[Case]:
+    """One a scenario, judged if anybody did, in order of first mention; what a rule forbade is counted instead."""
+    told: dict[str, Case] = {}
+    for result in results:
+        # A value that a test of a trend read, or did not find, says nothing of the scenario's verdict.
+        if result.outcome in (Outcome.MEASURED, Outcome.INCONCLUSIVE) and result.case.judgement is None:
+            told.setdefault(result.case.key, result.case)
+        elif result.outcome is not Outcome.INFEASIBLE:
+            told[result.case.key] = result.case
+    return list(told.values())
+
+
 def exit_status(results: Sequence[Result]) -> int:
     """What to end with where pytest itself sees nothing wrong."""
     judged = [result for result in results if result.outcome not in NOT_JUDGED]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_charllm.plugin.options import Options
     from pytest_charllm.plugin.waivers import Waiver
     from pytest_charllm.records import Judgement
+    from pytest_charllm.records.run import Ended
     from pytest_charllm.report.case import Case
     from pytest_charllm.scenario import Scenario, Script
 
@@ -39,6 +40,7 @@ class Suite:
         self._config = config
         self._waivers: tuple[Waiver, ...] = ()
         self._judged: set[str] = set()
+        self._kept: dict[str, Ended] = {}
         self.about_s: float | None = None
         """How long the first rounds will take, as far as that is known; None of a replay."""
 
@@ -59,6 +61,7 @@ class Suite:
             self.about_s = opening.about_s(self._config, self.options, self.machine, items)
 
     def close(self, *, interrupted: bool) -> None:
+        self._keep()  # where the disk was full then and no longer is
         if self.campaign is not None:
             self.campaign.close(interrupted=interrupted)
 
@@ -212,15 +215,18 @@ class Suite:
         if outcome is Outcome.MEASURED and place in self._results:
             return  # a value read beside a verdict, or a second value
         self._results[place] = Result(item.nodeid, outcome, case)
-        self._keep(outcome, case)
+        self._keep()
         item.user_properties.append(("charllm", json.dumps(properties(case), allow_nan=False)))
 
-    def _keep(self, outcome: Outcome, case: Case) -> None:
-        """What no judgement says is on record nowhere else, such as a baseline that could not be read."""
+    def _keep(self) -> None:
+        """What the summary would say now, on record at once: this process may be killed before its end."""
         from pytest_charllm.records.run import Ended
 
-        told = case.judgement is not None and case.judgement.verdict.name == outcome.name
-        if self.campaign is None or told or outcome not in (*outcomes.EXCEPTION, Outcome.WAIVED):
+        if self.campaign is None:
             return
-        with suppress(HarnessError):  # a full disk, say, which may be the very thing that is being told
-            self.campaign.run.save_ended(Ended(scenario_key=case.key, outcome=outcome, because=case.because))
+        for case in outcomes.cases(self.results):
+            ended = Ended(scenario_key=case.key, outcome=case.verdict, because=case.because)
+            if self._kept.get(case.key) != ended:
+                with suppress(HarnessError):  # a full disk, say, which may be the very thing that is being told
+                    self.campaign.run.save_ended(ended)
+                    self._kept[case.key] = ended

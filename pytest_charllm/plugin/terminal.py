@@ -43,7 +43,7 @@ def write_summary(reporter: pytest.TerminalReporter, suite: Suite, exitstatus: i
     from pytest_charllm.store.paths import shown
 
     reporter.section(f"charllm: {describe(suite.machine)}")
-    cases = _cases(suite.results)
+    cases = outcomes.cases(suite.results)
     table = summary(cases)
     if table:
         reporter.write_line(table)
@@ -78,18 +78,6 @@ def _fronts(cases: list[Case]) -> list[str]:
 
     table = fronts(cases)
     return ["", table, ""] if table else []
-
-
-def _cases(results: list[Result]) -> list[Case]:
-    """One a scenario, judged if anybody did, in order of first mention; what a rule forbade is counted instead."""
-    cases: dict[str, Case] = {}
-    for result in results:
-        # A value that a test of a trend read, or did not find, says nothing of the scenario's verdict.
-        if result.outcome in (Outcome.MEASURED, Outcome.INCONCLUSIVE) and result.case.judgement is None:
-            cases.setdefault(result.case.key, result.case)
-        elif result.outcome is not Outcome.INFEASIBLE:
-            cases[result.case.key] = result.case
-    return list(cases.values())
 
 
 def _notes(results: list[Result], exitstatus: int) -> list[str]:

@@ -38,10 +38,10 @@ class RunInfo(Record, frozen=True, kw_only=True):
 
 
 class Ended(Record, frozen=True, kw_only=True):
-    """File ``ended/<key>.json``: how a scenario ended where no judgement says so, as pytest's summary told it."""
+    """File ``ended/<key>.json``: how a scenario stands in pytest's summary, which the last of its tests decides."""
 
     scenario_key: str
     outcome: str
-    """HARNESS, INVALID, CRASHED..., or WAIVED, which is a judge's REGRESSION."""
+    """A verdict, MEASURED, HARNESS, CRASHED..., or WAIVED, which is a judge's REGRESSION."""
     because: str
     """One line."""

@@ -6,7 +6,7 @@ launches/<key>/<pass>-<n>/                 one launch, written by its launcher: 
 measurements/<key>/<pass>/<launch id>.json
 comparable/<key>.json                      what its numbers may be compared with
 judgements/<key>.json
-ended/<key>.json                           what was told instead: our own side failed, a launch crashed...
+ended/<key>.json                           what pytest's summary says: the verdict, or that a launch crashed...
 cache/round-<n>/                           compiler cache: the first launch of a round compiles cold
 ```
 """
@@ -190,7 +190,7 @@ class RunDirectory:
         self._save(ended, "ended", f"{ended.scenario_key}.json")
 
     def ended(self) -> dict[str, Ended]:
-        """Scenario key -> how it ended otherwise than judged."""
+        """Scenario key -> how it stands in pytest's summary."""
         return {ended.scenario_key: ended for ended in self._load_all((self.path / "ended").glob("*.json"), Ended)}
 
     def save_comparable(self, scenario_key: str, comparable: Comparable) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_charllm.commands.main import main
+from pytest_charllm.errors import HarnessError
 from pytest_charllm.plugin import opening
 from pytest_charllm.store.run import RunDirectory
 
@@ -80,7 +82,7 @@ def test_without_a_baseline(site):
     run = run_directory(inner)
     assert len(run.measurements("llama3-1b.mb1")) == 2
     assert run.judgement("llama3-1b.mb1").verdict == "NO_BASELINE"
-    assert not run.ended(), "its judgement says it"
+    assert run.ended()["llama3-1b.mb1"].outcome == "NO_BASELINE"
     assert run.status == "finished"
     assert not (inner.pytester.path / "baselines").exists()
 
@@ -93,6 +95,34 @@ def test_crash_leaves_story_and_repro(site):
     result.stdout.fnmatch_lines(["CRASHED llama3-1b.mb1*", "*bad weights*", "*last words*", "*repro*"])
     assert run_directory(inner).ended()["llama3-1b.mb1"].outcome == "CRASHED"
     assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_runs_show_what_the_summary_said(site, monkeypatch, capsys):
+    """Of what was only measured, `runs show` of a finished run said "NOT_JUDGED: the run ended before"; of what a later
+    test could judge after all, what its first test had met."""
+    inner = site("completed")
+    inner.suite(
+        "def test_full(charllm): charllm.check('llama3-1b.mb1')\n"
+        "def test_room(charllm): charllm.check('llama3-1b.mb1')\n"
+        "def test_own(charllm): charllm.measure('llama3-1b.mb2').value('throughput')\n"
+        "def test_blind(charllm): charllm.measure('llama3-1b.mb4').value('mean_power')\n"
+    )
+    save = RunDirectory.save_judgement
+
+    def full_for_a_moment(*arguments):
+        monkeypatch.setattr(RunDirectory, "save_judgement", save)
+        raise HarnessError("disk full")
+
+    monkeypatch.setattr(RunDirectory, "save_judgement", full_for_a_moment)
+    inner.run("--charllm-launches=1", "--charllm-missing=record").assert_outcomes(errors=1, passed=1, skipped=2)
+    said = {"llama3-1b.mb1": "NO_BASELINE", "llama3-1b.mb2": "MEASURED", "llama3-1b.mb4": "INCONCLUSIVE"}
+    assert {key: ended.outcome for key, ended in run_directory(inner).ended().items()} == said
+    capsys.readouterr()
+    assert main(["runs", "show", "latest"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert {row[0]: row[1] for row in rows if row and row[0] in said} == said
+    assert main(["runs", "list"]) == 0
+    assert "finished  1 NO_BASELINE, 1 MEASURED, 1 INCONCLUSIVE  " in capsys.readouterr().out
 
 
 def test_run_directory_that_cannot_be_written(site):
