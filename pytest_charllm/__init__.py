@@ -7,7 +7,10 @@ is loaded in every pytest session of its environment.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+
+TYPE_CHECKING = False  # as type checkers read it; importing `typing` would find a namesake beside the tests
+if TYPE_CHECKING:
+    from typing import Any
 
 __version__ = "0.1.0"
 

@@ -125,6 +125,8 @@ class NvmlSource:
             except NvmlError as refused:
                 if refused.code not in table.STALE:
                     self._xids = None
+                    text = f"{refused}; errors that the driver reports are not seen any more"
+                    return (EventLine(kind="error", mono_ns=self._clock(), text=text),)
         time.sleep(timeout_s)
         return ()
 

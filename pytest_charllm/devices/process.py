@@ -30,7 +30,7 @@ def ours(module: str, *flags: str) -> tuple[str, ...]:
 def search_environment() -> dict[str, str]:
     """In which a child finds the modules that we do, so that it can do without `site`, whose `.pth` files may import
     anything and cost more than the interpreter itself. The standard library first: pytest puts the folders of tests
-    before it, where a helper may well be called `queue.py`."""
+    before it, where a module may well be called `queue.py`."""
     standard = os.path.dirname(os.__file__)
     here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     told = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]

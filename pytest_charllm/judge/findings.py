@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from pytest_charllm.judge.foreign import allowed
 from pytest_charllm.judge.metric import Outcome
 from pytest_charllm.judge.reference import cards_of
-from pytest_charllm.judge.tolerances import LOCAL_RUNS
+from pytest_charllm.judge.tolerances import CARDS_APART, LOCAL_RUNS
 from pytest_charllm.judge.wording import moved, name
 from pytest_charllm.judge.yardstick import Call
 from pytest_charllm.records import Baseline, Finding, Measurement
+
+WORTH_A_WORD = 0.0005
+"""Less between cards reads as nothing."""
 
 
 def merged_findings(launches: Sequence[Measurement]) -> tuple[Finding, ...]:
@@ -77,10 +81,12 @@ def record_findings(
             f"on record from other cards ({', '.join(others)}): tolerances include the difference between cards until "
             f"{LOCAL_RUNS} runs from these are on record ({local} so far)"
         )
-        if ratio := next((outcome.card_ratio for outcome in outcomes if outcome.card_ratio != 1.0), None):
+        ratio = next((outcome.card_ratio for outcome in outcomes if outcome.card_ratio != 1.0), 1.0)
+        if abs(ratio - 1) >= WORTH_A_WORD:
+            most = f", of which {100 * CARDS_APART:g} % are allowed for" if allowed(ratio) != ratio else ""
             text += (
-                f"; these take {100 * (ratio - 1):+.1f} % for the same matrix product, so speed and energy on record "
-                "stand here as they would have made them"
+                f"; these take {100 * (ratio - 1):+.1f} % for the same matrix product{most}: speed and energy on "
+                "record stand here as they would have made them"
             )
         findings.append(Finding(kind="foreign-card", text=text))
     if baseline is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_charllm.judge.collective import collective_rules
+from pytest_charllm.judge.collective import collective_required
 from pytest_charllm.judge.diagnosis.evidence import SCRIPT
 from pytest_charllm.judge.script import script_required, script_too_far_apart
 from pytest_charllm.records import Measurement, Tier, Validity, why_missing
@@ -31,7 +31,7 @@ def not_recordable(
         return f"{len(launches)} of {wanted} valid launches" + (spoiled or f"; run it with --charllm-launches {wanted}")
     required = tier.required
     if isinstance(work, Collective):
-        required = tuple(collective_rules(work))
+        required = collective_required(work)
     if isinstance(work, Script):
         required = script_required(required, work, launches, is_cpu)
     for launch in launches:

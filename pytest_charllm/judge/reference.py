@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from pytest_charllm.judge.foreign import SAID_BY_IT, card_ratio, on_these
+from pytest_charllm.judge.foreign import SAID_BY_IT, Pace, allowed, card_ratio, on_these, same_libraries
 from pytest_charllm.judge.noise import Cards, Run
 from pytest_charllm.judge.tolerances import LOCAL_RUNS, START_BAND_C, Match, Tolerance
 from pytest_charllm.records import METRICS, Baseline, BaselineSample, Measurement, Stack
@@ -23,7 +23,7 @@ class Recorded(NamedTuple):
     stack: Stack
     card_ratio: float = 1.0
     """How much longer the cards at hand take for the same product than its own: its samples stand as they would have
-    made them."""
+    made them, by what is `allowed` of it."""
 
 
 class Reference(NamedTuple):
@@ -81,7 +81,7 @@ def reference_of(
     """
     floor, here = rule.floor, {cards_of(launch) for launch in launches}
     if metric in SAID_BY_IT:
-        recorded = [run if {run.cards} == here else _on_these_cards(metric, run, launches) for run in recorded]
+        recorded = _on_these_cards(metric, recorded, launches, here)
     level = [run for run in recorded if run.segment == recorded[-1].segment]
     local = [run for run in level if {run.cards} == here]
     if rule.match is Match.CARD_WIDENS:
@@ -114,9 +114,25 @@ def reference_of(
     return Reference(values, tuple(scaled_runs(metric, recorded)), floor, foreign, ratio, reason)
 
 
-def _on_these_cards(metric: str, run: Recorded, launches: Sequence[Measurement]) -> Recorded:
-    ratio = card_ratio(run.samples, run.stack, launches)
-    return run._replace(samples=on_these(metric, run.samples, ratio), card_ratio=ratio)
+def _on_these_cards(
+    metric: str, recorded: Sequence[Recorded], launches: Sequence[Measurement], here: set[Cards]
+) -> list[Recorded]:
+    """The runs of other cards as these would have made them: by these cards' own record where there is one, so that a
+    card which fell behind that is not excused by it."""
+    limit_w = next((launch.power_limit_w for launch in launches if launch.power_limit_w is not None), None)
+    found = []
+    for run in recorded:
+        own = [
+            sample
+            for other in recorded
+            if other.segment == run.segment and {other.cards} == here
+            for sample in other.samples
+        ]
+        ratio = 1.0
+        if {run.cards} != here and (own or same_libraries(run.stack, launches)):
+            ratio = card_ratio(Pace.on_record(run.samples), Pace.on_record(own) if own else Pace.of(launches), limit_w)
+        found.append(run._replace(samples=on_these(metric, run.samples, allowed(ratio)), card_ratio=ratio))
+    return found
 
 
 def nights(metric: str, recorded: Sequence[Recorded]) -> dict[str, float]:

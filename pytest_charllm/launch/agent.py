@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 if __name__ == "__main__" and not sys.flags.safe_path:
-    del sys.path[0]  # `python -m` puts the working directory first, where a helper may well be called queue.py
+    del sys.path[0]  # `python -m` puts the working directory first, where a module may well be called queue.py
 
 import os
 import signal

@@ -46,7 +46,8 @@ class TorchrunLauncher:
         """Run it to its end. A fault of a rank, or of our own side, is in the launch that comes back.
 
         Only what interrupts the whole session passes through (Ctrl-C, `SystemExit`), once no process is left. Call it
-        from a thread that lives as long as the launch. The record is also kept as ``launch.json`` in the folder.
+        from a thread that lives as long as the launch, with a keeper as long as the run. The record is also kept as
+        ``launch.json`` in the folder.
         """
         started = datetime.now(UTC)
         began_s = time.monotonic()

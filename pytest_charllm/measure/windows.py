@@ -162,7 +162,7 @@ def device_windows(launch: Launch, trace: Trace | None, is_cpu: bool) -> tuple[t
 
 
 def _window(trace: Trace, uuid: str, reports: Sequence[RankReport]) -> DeviceWindow:
-    line = trace.devices[uuid]
+    line = _as_it_was(trace.devices[uuid], trace.samples.get(uuid, ()))
     pace = trace.end.pace.get(uuid) if trace.end is not None else None
     ring = trace.power_ring.get(uuid, ())
     edges = [report.window for report in reports if report.window is not None]
@@ -178,6 +178,13 @@ def _window(trace: Trace, uuid: str, reports: Sequence[RankReport]) -> DeviceWin
         slow_period_ns=round(max(period_s, trace.meta.slow_period_s or 0.0) * 1e9),
         ring=Series(tuple(time_ns for time_ns, _ in ring), tuple(power_w for _, power_w in ring)),
     )
+
+
+def _as_it_was(line: DeviceLine, samples: Sequence[SampleLine]) -> DeviceLine:
+    """With the power limit that was read in this trace: a sampler that serves several launches knew an earlier one."""
+    limits_w = (sample.values.get("power_limit_w") for sample in samples)
+    limit_w = next((limit_w for limit_w in limits_w if limit_w is not None), line.power_limit_w)
+    return replace(line, power_limit_w=limit_w)
 
 
 def over_devices(

@@ -1,4 +1,4 @@
-"""Between two launches of a run the sampler process is kept: a start is a third of the CPU time of a launch's."""
+"""Between two launches of a run the sampler process is kept: a start is a third of what it takes in a launch."""
 
 from __future__ import annotations
 

@@ -200,12 +200,16 @@ def _watch_stdin(inbox: Inbox) -> None:
     inbox.order(Stop("stdin closed"))
 
 
-def _watch_events(source: TelemetrySource, inbox: Inbox) -> None:
+def _watch_events(source: TelemetrySource, inbox: Inbox, deaf: threading.Event) -> None:
+    """`deaf` once it hears no more of what it heard before."""
     try:
         while (events := source.wait_events(_EVENT_WAIT_S)) is not None:
             for event in events:
                 inbox.put(event)
+                if event.kind == "error":
+                    deaf.set()
     except Exception as error:
+        deaf.set()
         text = f"{type(error).__name__}: {error}; errors that the driver reports are not seen any more"
         inbox.put(EventLine(kind="error", mono_ns=time.monotonic_ns(), text=text))
 
@@ -221,8 +225,9 @@ def main(argv: list[str]) -> int:
         # Only now: a handler of ours would never run while this thread hangs in a driver, the default action does.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda signum, _: inbox.order(Stop(signal.Signals(signum).name)))
-        threading.Thread(target=_watch_events, args=(source, inbox), daemon=True).start()
-        stop = _record(config, source, inbox, out)
+        deaf = threading.Event()
+        threading.Thread(target=_watch_events, args=(source, inbox, deaf), daemon=True).start()
+        stop = _record(config, source, inbox, out, deaf)
     except (CharllmError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -231,18 +236,20 @@ def main(argv: list[str]) -> int:
     return 0 if stop.ok else 1
 
 
-def _record(config: SamplerConfig, source: TelemetrySource, inbox: Inbox, out: int) -> Stop:
-    """One recording after the other, until an order ends more than one, or a device was lost."""
+def _record(config: SamplerConfig, source: TelemetrySource, inbox: Inbox, out: int, deaf: threading.Event) -> Stop:
+    """One recording after the other, until an order ends more than one, or the driver is to be opened anew."""
     since_s = 0.0
     while True:
         sampling = Sampling(config, source, inbox, since_s)
         stop = sampling.run(lambda: _say(out, READY))
-        if not stop.stays or not sampling.went_well:
+        if not stop.stays or not sampling.went_well or deaf.is_set():
             return stop
         _say(out, CLOSED)
         order = _next(inbox, config)
         if isinstance(order, Stop):
             return order
+        if deaf.is_set():  # the client starts another one where this one ends
+            return stop
         since_s = time.process_time()
         before, config = config, _read(order.config)
         if (config.source, config.uuids) != (before.source, before.uuids):
@@ -255,7 +262,7 @@ def _next(inbox: Inbox, config: SamplerConfig) -> Record | Stop:
         order = inbox.wait(_IDLE_S)
         for _ in inbox.lines():
             pass
-        if isinstance(order, Record | Stop):
+        if isinstance(order, Record) or (isinstance(order, Stop) and not order.stays):
             return order
         if config.parent_pid is not None and os.getppid() != config.parent_pid:
             return Stop("the parent process ended")

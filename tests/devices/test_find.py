@@ -247,7 +247,7 @@ def test_no_gpu_has_no_foreign_processes():
     assert foreign_processes(("cpu-host",), probe=("/does/not/exist",)) == []
 
 
-def test_helpers_beside_the_tests_are_no_standard_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_beside_the_tests_are_no_standard_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A random.py in the working directory: "asking the driver failed", on a machine without a driver."""
     for name in ("random", "queue", "types", "enum"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('not meant for anybody')")

@@ -71,12 +71,12 @@ def test_launches_of_a_run_share_one_sampler(
     assert [processes_of(request) for request in requests] == [[], []]
 
 
-@pytest.mark.parametrize("name", ["queue", "random", "json", "socket", "logging"])
-def test_helpers_beside_the_tests_are_no_standard_modules(
-    make_request: MakeRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+def test_modules_beside_the_tests_are_no_standard_ones(
+    make_request: MakeRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`python -m` looks into the working directory first: a queue.py there ended torchrun, "and left no reason"."""
-    (tmp_path / f"{name}.py").write_text("raise ImportError('not meant for anybody')")
+    for name in ("queue", "random", "json", "socket", "logging", "typing", "signal"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('not meant for anybody')")
     monkeypatch.chdir(tmp_path)
     launch = TorchrunLauncher().run(make_request())
     assert (launch.status, launch.failure) == (Status.COMPLETED, None)

@@ -320,6 +320,12 @@ def test_a_device_that_is_not_fit_is_invalid_and_says_which_command_shows_it(mak
     )
 
 
+def test_the_power_limit_is_the_one_of_this_trace(make: SimpleNamespace) -> None:
+    """A sampler that serves a run knows the limit of its start; a prologue between two launches may have lowered it."""
+    trace = make.trace(make.healthy() | {"power_limit_w": lambda t: 600.0})
+    assert measure(make.launch(), trace, make.machine()).power_limit_w == 600.0
+
+
 def test_a_lower_power_limit_is_a_line_and_no_more(make: SimpleNamespace) -> None:
     """Sites cap their cards for good reasons; such numbers are compared among themselves."""
     trace = replace(make.trace(make.healthy()), snapshots=snapshot({"default_power_limit_w": 1000.0}))

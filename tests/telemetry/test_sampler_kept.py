@@ -55,7 +55,7 @@ def record(tmp_path: Path, keeper: Keeper) -> Record:
 
 
 def test_one_process_records_one_launch_after_the_other(record: Record) -> None:
-    """Each trace is whole, and has only its own CPU time. On an H200 a start was a third of what a sampler took."""
+    """Each trace is whole, and has only its own CPU time."""
     (first, pid), (second, again) = record(), record()
     assert pid == again
     for trace in (first, second):
@@ -66,7 +66,8 @@ def test_one_process_records_one_launch_after_the_other(record: Record) -> None:
         assert all(trace.samples[uuid] for uuid in GPUS)
     assert second.end is not None
     assert first.end is not None
-    assert 0 < second.end.cpu_s < first.end.cpu_s
+    took = psutil.Process(pid).cpu_times()  # in hundredths
+    assert 0 < first.end.cpu_s + second.end.cpu_s <= took.user + took.system + 0.05
 
 
 def test_other_devices_take_another_process(record: Record) -> None:
@@ -148,12 +149,12 @@ def test_a_trace_that_exists_is_told_and_costs_only_its_launch(record: Record, t
 
 
 def test_what_is_said_while_it_waits_is_not_lost_or_believed(tmp_path: Path, keeper: Keeper) -> None:
-    """Late announcements, half a line, another close: none of it may end or begin a recording."""
+    """Late announcements, nonsense, another close: none of it may end or begin a recording."""
     with Sampler(tmp_path / "one.jsonl", "simulated:h200", GPUS, keeper=keeper):
         pass
     child = keeper.take(("simulated:h200", GPUS))
     assert child is not None
-    for word in (b"dense 1 2\n", b"record nonsense\n", b"\xff\n", b"record\n"):
+    for word in (b"dense 1 2\n", b"record nonsense\n", b"\xff\n", b"record\n", CLOSE):
         child.say(word)
     keeper.keep(("simulated:h200", GPUS), child)
     with Sampler(tmp_path / "two.jsonl", "simulated:h200", GPUS, keeper=keeper) as second:

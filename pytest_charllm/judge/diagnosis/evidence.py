@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pytest_charllm.judge.foreign import CALIBRATION
+from pytest_charllm.judge.foreign import CALIBRATION, allowed
 from pytest_charllm.judge.reference import cards_of
 from pytest_charllm.judge.wording import moved, name
 from pytest_charllm.records import (
@@ -69,6 +69,8 @@ class Evidence:
     launches: Sequence[Measurement]
     samples: Sequence[BaselineSample]
     """Of the reference: those of the cards at hand where there are any."""
+    foreign: bool = False
+    """Whether they are all of other cards, at whose clocks these need not run."""
     workload: tuple[tuple[str, str, str], ...] = ()
     """(part, on record, here) where both are known and differ."""
     stack_diff: tuple[tuple[str, str | None, str | None], ...] = ()
@@ -97,6 +99,7 @@ class Evidence:
             rows={row.metric: row for row in rows},
             launches=launches,
             samples=[sample for sample in samples if cards_of(sample) in here] or samples,
+            foreign=all(cards_of(sample) not in here for sample in samples),
             workload=workload_diff(recorded, measured),
             stack_diff=stack_diff,
             traced=_parts([traced]),
@@ -136,10 +139,10 @@ class Evidence:
 
     @property
     def product_slower(self) -> float | None:
-        """The change of the matrix product beyond that for which the judge has allowed, these being other cards."""
+        """The change of the matrix product, beyond that for which the judge has allowed where these are other cards."""
         change = self.move(CALIBRATION).change
-        allowed = next((row.card_ratio for row in self.rows.values() if row.card_ratio != 1.0), 1.0)
-        return None if change is None else (1 + change) / allowed - 1
+        ratio = next((row.card_ratio for row in self.rows.values() if row.card_ratio != 1.0), 1.0)
+        return None if change is None else (1 + change) / (allowed(ratio) if self.foreign else 1.0) - 1
 
     def regressed(self, *metrics: str) -> bool:
         return any(metric in self.rows and self.rows[metric].verdict is Verdict.REGRESSION for metric in metrics)
