@@ -2,7 +2,7 @@
 
 The matrix product that every launch of the engine times after its window tells most of it. Of eleven pairs of
 unchanged launches on seven H200s alone and in pairs, tokens/s were 2.0 % apart and energy per token 2.2 % (root mean
-square, at most 3.6 and 4.6 %); once the product is allowed for, 0.9 and 1.0 % (at most 1.8 and 1.9 %). So it is only
+square, at most 3.6 and 4.6 %); once the product is allowed for, 0.9 and 1.0 % (at most 1.7 and 1.8 %). So it is only
 done where the same libraries made the same product, and where the card's watts are what sets the speed.
 """
 
