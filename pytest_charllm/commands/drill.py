@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -121,11 +123,8 @@ def drilled(fault: str, requested: str, achieved: str, judgement: Judgement, fin
 
 def _ended(scenario: Scenario, settings: Settings, fault: Fault, launcher: Launcher | None) -> Drill:
     """Seen where the launch ended, and for the fault's own reason."""
-    campaign = Campaign.create(settings, [Planned(scenario)], launcher)
-    try:
+    with _campaign(scenario, settings, launcher) as campaign:
         evidence = campaign.evidence(scenario)
-    finally:
-        campaign.close()
     seen, told = "", "the launch completed"
     if (failed := evidence.failed) is not None and _is_by(fault, failed):
         seen, told = _ending(failed), failed.first_cause
@@ -149,16 +148,27 @@ def _ending(failed: Launch) -> str:
 
 
 def _judged(scenario: Scenario, settings: Settings, launcher: Launcher | None) -> tuple[Evidence, Judgement]:
-    campaign = Campaign.create(settings, [Planned(scenario)], launcher)
-    try:
+    with _campaign(scenario, settings, launcher) as campaign:
         evidence = campaign.evidence(scenario)
         judgement = campaign.judge(scenario) if evidence.failed is None and evidence.invalid is None else None
-    finally:
-        campaign.close()
     trouble = _trouble(evidence)
     if trouble is not None or judgement is None:
         raise HarnessError(f"{scenario.key}: {trouble}; see {campaign.run.path}")
     return evidence, judgement
+
+
+@contextmanager
+def _campaign(scenario: Scenario, settings: Settings, launcher: Launcher | None) -> Iterator[Campaign]:
+    campaign = Campaign.create(settings, [Planned(scenario)], launcher)
+    ended = False
+    try:
+        yield campaign
+        ended = True
+    except Exception:
+        ended = True
+        raise
+    finally:
+        campaign.close(interrupted=not ended)
 
 
 def _trouble(evidence: Evidence) -> str | None:

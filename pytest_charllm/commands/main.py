@@ -36,6 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CharllmError as error:
         print(f"pytest-charllm: {error}", file=sys.stderr)
         return BAD_INPUT
+    except KeyboardInterrupt:
+        print("pytest-charllm: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
     except OSError as error:
         if error.filename is not None or error.errno not in OUTPUT:
             raise

@@ -109,8 +109,9 @@ class RunDirectory:
         if name == "latest":
             name = _latest(folder) or known[-1]
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=3) or known[-3:]
-            raise BadInput(f"no run {name} in {shown(folder)}; there are: {', '.join(near)}")
+            near = difflib.get_close_matches(name, known, n=3)
+            told = f"close to it: {', '.join(near)}" if near else f"the last of {len(known)}: {', '.join(known[-3:])}"
+            raise BadInput(f"no run {name} in {shown(folder)}; {told}")
         path = folder.absolute() / name
         info = read_record(path / "run.json", RunInfo)
         if info is None:

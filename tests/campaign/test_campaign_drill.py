@@ -14,6 +14,7 @@ from pytest_charllm.errors import HarnessError
 from pytest_charllm.records import Status, Verdict, tier
 from pytest_charllm.records.faults import STEPPED, format_fault, parse_fault
 from pytest_charllm.scenario.key import parse_key
+from pytest_charllm.store.run import RunDirectory
 
 TINY = parse_key("tiny-llama.dp2.mb2.fp32.eager")
 SLOWDOWN = parse_fault("slowdown=0.10")
@@ -40,6 +41,22 @@ def test_seen_and_missed(lab: Any, make: SimpleNamespace) -> None:
     lab.launcher.endings["*"] = make.Ending(status=Status.CRASHED)
     with pytest.raises(HarnessError, match="ended crashed"):
         drill(TINY, settings, SLOWDOWN, clean, lab.launcher)
+
+
+@pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt, "interrupted"), (HarnessError, "finished")])
+def test_a_drill_that_is_interrupted_says_so(
+    lab: Any, make: SimpleNamespace, error: type[BaseException], status: str
+) -> None:
+    """Ctrl-C left its run as "finished", with nothing judged."""
+
+    class Ends:
+        def run(self, request: Any, on_progress: Any = None) -> Any:
+            raise error("in a launch")
+
+    settings = lab.settings(make.CPU, tier=replace(tier("smoke", True), diagnostic=False))
+    with pytest.raises((KeyboardInterrupt, HarnessError)):
+        reference(TINY, settings, Ends())
+    assert RunDirectory.open(settings.root, "latest").info.status == status
 
 
 @pytest.mark.parametrize(

@@ -234,6 +234,17 @@ def test_a_reader_that_has_seen_enough(gpu_run: Callable[..., RunDirectory]) -> 
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A drill takes minutes; 40 lines of traceback were its answer."""
+
+    def interrupted(root: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "run_ids", interrupted)
+    assert main(["runs", "list"]) == 130
+    assert capsys.readouterr().err == "pytest-charllm: interrupted\n"
+
+
 def test_a_full_disk_is_one_line() -> None:
     """``doctor > page.txt`` for a bug report, where no space is left."""
     with open("/dev/full", "w") as full:

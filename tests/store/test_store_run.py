@@ -139,9 +139,9 @@ def test_an_unknown_run_names_what_is_there(tmp_path: Path, h200: Machine) -> No
     with pytest.raises(BadInput, match=r"no runs in .*runs; run pytest suites/ first"):
         RunDirectory.open(tmp_path, "latest")
     run = create(tmp_path, h200)
-    with pytest.raises(BadInput, match=f"no run {run.id}x in .*; there are: {run.id}"):
+    with pytest.raises(BadInput, match=f"no run {run.id}x in .*; close to it: {run.id}"):
         RunDirectory.open(tmp_path, f"{run.id}x")
-    with pytest.raises(BadInput, match="there are"):
+    with pytest.raises(BadInput, match="the last of 1"):
         RunDirectory.open(tmp_path, "../runs")
 
 
@@ -159,7 +159,7 @@ def test_a_record_that_cannot_be_read_is_named(tmp_path: Path, h200: Machine) ->
     """Someone else's permissions, or a folder in its place, were a traceback; so was a `latest` of odd bytes."""
     run = create(tmp_path, h200)
     (tmp_path / "runs" / "latest").write_bytes(b"\xff\xfe")
-    with pytest.raises(BadInput, match=r"there are: " + run.id):
+    with pytest.raises(BadInput, match=r"the last of 1: " + run.id):
         RunDirectory.open(tmp_path, "latest")
     file = run.path / "run.json"
     file.unlink()
