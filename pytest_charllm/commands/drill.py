@@ -160,15 +160,12 @@ def _judged(scenario: Scenario, settings: Settings, launcher: Launcher | None) -
 @contextmanager
 def _campaign(scenario: Scenario, settings: Settings, launcher: Launcher | None) -> Iterator[Campaign]:
     campaign = Campaign.create(settings, [Planned(scenario)], launcher)
-    ended = False
     try:
         yield campaign
-        ended = True
-    except Exception:
-        ended = True
+    except BaseException as error:
+        campaign.close(interrupted=not isinstance(error, Exception))
         raise
-    finally:
-        campaign.close(interrupted=not ended)
+    campaign.close()
 
 
 def _trouble(evidence: Evidence) -> str | None:

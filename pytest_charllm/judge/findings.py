@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from pytest_charllm.judge.foreign import allowed
+from pytest_charllm.judge.foreign import allowed, known_ratio
 from pytest_charllm.judge.metric import Outcome
 from pytest_charllm.judge.reference import cards_of
 from pytest_charllm.judge.tolerances import CARDS_APART, LOCAL_RUNS
@@ -81,7 +81,7 @@ def record_findings(
             f"on record from other cards ({', '.join(others)}): tolerances include the difference between cards until "
             f"{LOCAL_RUNS} runs from these are on record ({local} so far)"
         )
-        ratio = next((outcome.card_ratio for outcome in outcomes if outcome.card_ratio != 1.0), 1.0)
+        ratio = known_ratio(outcome.card_ratio for outcome in outcomes)
         if abs(ratio - 1) >= WORTH_A_WORD:
             most = f", of which {100 * CARDS_APART:g} % are allowed for" if allowed(ratio) != ratio else ""
             text += (

@@ -69,6 +69,11 @@ def allowed(ratio: float) -> float:
     return min(max(ratio, 1 / (1 + CARDS_APART)), 1 + CARDS_APART)
 
 
+def known_ratio(ratios: Iterable[float]) -> float:
+    """That of the metrics for which there is one; 1 where there is none."""
+    return next((ratio for ratio in ratios if ratio != 1.0), 1.0)
+
+
 def on_these(metric: str, samples: Sequence[BaselineSample], ratio: float) -> tuple[BaselineSample, ...]:
     """The samples as cards would have made them that take `ratio` times as long."""
     factor = 1 / ratio if METRICS[metric].better is Better.HIGHER else ratio

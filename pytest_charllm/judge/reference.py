@@ -120,19 +120,19 @@ def _on_these_cards(
     """The runs of other cards as these would have made them: by these cards' own record where there is one, so that a
     card which fell behind that is not excused by it."""
     limit_w = next((launch.power_limit_w for launch in launches if launch.power_limit_w is not None), None)
-    found = []
+    own: dict[int, list[BaselineSample]] = {}
     for run in recorded:
-        own = [
-            sample
-            for other in recorded
-            if other.segment == run.segment and {other.cards} == here
-            for sample in other.samples
-        ]
-        ratio = 1.0
-        if {run.cards} != here and (own or same_libraries(run.stack, launches)):
-            ratio = card_ratio(Pace.on_record(run.samples), Pace.on_record(own) if own else Pace.of(launches), limit_w)
-        found.append(run._replace(samples=on_these(metric, run.samples, allowed(ratio)), card_ratio=ratio))
-    return found
+        if {run.cards} == here:
+            own.setdefault(run.segment, []).extend(run.samples)
+
+    def on_ours(run: Recorded) -> Recorded:
+        ours = own.get(run.segment)
+        if {run.cards} == here or not (ours or same_libraries(run.stack, launches)):
+            return run
+        ratio = card_ratio(Pace.on_record(run.samples), Pace.on_record(ours) if ours else Pace.of(launches), limit_w)
+        return run._replace(samples=on_these(metric, run.samples, allowed(ratio)), card_ratio=ratio)
+
+    return [on_ours(run) for run in recorded]
 
 
 def nights(metric: str, recorded: Sequence[Recorded]) -> dict[str, float]:

@@ -68,8 +68,7 @@ def _deselect(config: pytest.Config, items: list[pytest.Item], machine: Machine)
     too_large = [item for item in items if (found := collected(item)) and found.needs_more_than(machine)]
     line = _waiting(absent, machine)
     if line is None and len(absent) == len(items):
-        tests = "1 test has" if len(absent) == 1 else f"{len(absent)} tests have"
-        line = f"{tests} no row on {machine.variant} {machine.shape}: `@scenarios` says for which hardware its rows are"
+        line = f"{_without_row(len(absent), machine)}: `@scenarios` says for which hardware its rows are"
     _drop(config, items, absent, line)
     rows = "1 row needs" if len(too_large) == 1 else f"{len(too_large)} rows need"
     what = "ranks" if machine.is_cpu else "GPUs"
@@ -101,8 +100,11 @@ def _waiting(absent: list[pytest.Item], machine: Machine) -> str | None:
     names = [name for each in given for name in sorted(each)]
     counted = Counter(f"--charllm-{name.replace('_', '-')}" for name in names)
     told = ", ".join(f"{count} for {option}" for option, count in counted.items())
-    what = "1 test has" if counted.total() == 1 else f"{counted.total()} tests have"
-    return f"{what} no row on {machine.variant} {machine.shape} as asked: {told}" if told else None
+    return f"{_without_row(counted.total(), machine)} as asked: {told}" if told else None
+
+
+def _without_row(count: int, machine: Machine) -> str:
+    return f"{'1 test has' if count == 1 else f'{count} tests have'} no row on {machine.variant} {machine.shape}"
 
 
 def _has_no_row(item: pytest.Item) -> bool:

@@ -21,13 +21,13 @@ class Stop(NamedTuple):
     stays: bool = False
 
 
-class Record(NamedTuple):
+class NextTrace(NamedTuple):
     """Record another trace, as the configuration at this path says."""
 
     config: str
 
 
-Order = Stop | Record | Span
+Order = Stop | NextTrace | Span
 
 
 class Inbox:

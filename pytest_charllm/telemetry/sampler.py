@@ -27,7 +27,7 @@ from pytest_charllm.telemetry.clocks import Instant, discontinuities
 from pytest_charllm.telemetry.config import CLOSE, CLOSED, READY, SamplerConfig, recorded_by
 from pytest_charllm.telemetry.dense import Kind, Span, Spans, parse
 from pytest_charllm.telemetry.device_reader import DeviceReader, Watchdog
-from pytest_charllm.telemetry.inbox import Inbox, ReaderLine, Record, Stop
+from pytest_charllm.telemetry.inbox import Inbox, NextTrace, ReaderLine, Stop
 from pytest_charllm.telemetry.trace_file import TraceFile
 
 FLUSH_S = 1.0
@@ -194,7 +194,7 @@ def _watch_stdin(inbox: Inbox) -> None:
             if line + b"\n" == CLOSE:
                 inbox.order(Stop("told to", stays=True))
             elif (config := recorded_by(line)) is not None:
-                inbox.order(Record(config))
+                inbox.order(NextTrace(config))
             elif (span := parse(line)) is not None:
                 inbox.order(span)
     inbox.order(Stop("stdin closed"))
@@ -256,13 +256,13 @@ def _record(config: SamplerConfig, source: TelemetrySource, inbox: Inbox, out: i
             raise BadInput(f"{order.config}: not of the devices that this sampler reads; start another one")
 
 
-def _next(inbox: Inbox, config: SamplerConfig) -> Record | Stop:
+def _next(inbox: Inbox, config: SamplerConfig) -> NextTrace | Stop:
     """What is asked for between two recordings. What is announced or reported meanwhile belongs to neither."""
     while True:
         order = inbox.wait(_IDLE_S)
         for _ in inbox.lines():
             pass
-        if isinstance(order, Record) or (isinstance(order, Stop) and not order.stays):
+        if isinstance(order, NextTrace) or (isinstance(order, Stop) and not order.stays):
             return order
         if config.parent_pid is not None and os.getppid() != config.parent_pid:
             return Stop("the parent process ended")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pytest_charllm.judge.foreign import CALIBRATION, allowed
+from pytest_charllm.judge.foreign import CALIBRATION, allowed, known_ratio
 from pytest_charllm.judge.reference import cards_of
 from pytest_charllm.judge.wording import moved, name
 from pytest_charllm.records import (
@@ -141,7 +141,7 @@ class Evidence:
     def product_slower(self) -> float | None:
         """The change of the matrix product, beyond that for which the judge has allowed where these are other cards."""
         change = self.move(CALIBRATION).change
-        ratio = next((row.card_ratio for row in self.rows.values() if row.card_ratio != 1.0), 1.0)
+        ratio = known_ratio(row.card_ratio for row in self.rows.values())
         return None if change is None else (1 + change) / (allowed(ratio) if self.foreign else 1.0) - 1
 
     def regressed(self, *metrics: str) -> bool:
