@@ -1,22 +1,23 @@
-"""One nightly launch by the product, and what a stopwatch and a meter outside of it say of the same window.
+"""Nightly launches by the product, and what a stopwatch and a meter outside of it say of the same windows.
 
-    python benchmarks/outside_check.py [--scenario llama3-1b.mb2] [--matmul-seconds 4] [--out FOLDER]
+    python benchmarks/outside_check.py [--scenario llama3-1b.mb2] [--launches 2] [--matmul-seconds 4] [--out FOLDER]
 
-`outside/stopwatch.py` is a process of its own with its own clock, its own reads of the energy counter and its own look
-at the sampler. It cannot see steps from outside, so `outside/sitecustomize.py` has the rank send it a message when a
-step has been queued and when a wait for the device is over: the window is the longest run of steps between two such
-waits, and all of its steps are done by the second. Tokens a step are those of the scenario. Held against it:
+They share one sampler, as those of a night do. `outside/stopwatch.py` is a process of its own with its own clock, its
+own reads of the energy counter and its own look at the sampler. It cannot see steps from outside, so
+`outside/sitecustomize.py` has the rank send it a message when a step has been queued and when a wait for the device is
+over: the window is the longest run of steps between two such waits, and all of its steps are done by the second. Tokens
+a step are those of the scenario. Of each launch are compared:
 
 - the number of steps in the window;
 - tokens/s (the product: from the median of CUDA event times) within 1 %;
 - joules (the product: counter, interpolated to the edges) within 3 % of the difference of the counter as read at the
   same two moments, which is 0.1 s coarse at either;
 - model FLOP/s at most the matmul rate of the launch's own calibration, and at most that of `--matmul-seconds` of bf16
-  matmuls on random data right after it, by which time a board is at its power cap;
-- CPU time of the sampler process over its life, start included, under 1 % of a core.
+  matmuls on random data right after the last, by which time a board is at its power cap;
+- CPU time of the sampler process, under 1 % of a core. That of a night's first launch has its start, and is only shown.
 
-Prints a JSON line a check; exit code 1 if one is not met. Where there is no GPU all but the first and the last are
-only shown.
+Prints a JSON line a check; exit code 1 if one is not met. Where there is no GPU, a lone rank waits for nothing: only
+the sampler's CPU time is told.
 """
 
 from __future__ import annotations
@@ -42,10 +43,12 @@ from pytest_charllm.devices.find import find_machine
 from pytest_charllm.launch.launcher import TorchrunLauncher
 from pytest_charllm.launch.names import TELEMETRY
 from pytest_charllm.records import Launch, Measurement, Pass, tier
+from pytest_charllm.scenario import Scenario
 from pytest_charllm.scenario.flops import FLOP_FORMULA, flops_per_token
 from pytest_charllm.scenario.key import parse_key
 from pytest_charllm.scenario.models import tokens_per_step
 from pytest_charllm.store.run import RunDirectory
+from pytest_charllm.telemetry.keeper import Keeper
 from pytest_charllm.telemetry.reader import read_trace
 
 OUTSIDE = Path(__file__).with_name("outside")
@@ -136,13 +139,25 @@ def matmul_flops(seconds: float, uuid: str) -> float:
     return count * 2 * WIDTH**3 / (time.perf_counter() - begin_s)
 
 
-def checks(launch: Launch, measurement: Measurement, notes: list[Note], sustained: float | None) -> list[Note]:
+class Seen(NamedTuple):
+    """A launch, and what the stopwatch noted until its end: of this one, and before."""
+
+    launch: Launch
+    measurement: Measurement
+    directory: Path
+    notes: list[Note]
+    before: list[Note]
+
+
+def checks(seen: Seen, sustained: float | None) -> list[Note]:
+    launch, measurement, notes = seen.launch, seen.measurement, seen.notes
     report, window = launch.ranks[0], longest(notes)
     assert report.steps is not None
+    judged, sampler = report.device.kind == "cuda", cpu_of_sampler(notes, window, seen.before)
+    steps = {"check": "steps in the window", "ours": len(report.steps.wall_s), "outside": window and window.steps}
     if window is None:
-        lost = {"check": "steps in the window", "ours": len(report.steps.wall_s), "outside": None, "ok": False}
-        return [lost | {"reason": "the stopwatch saw no step between two waits"}, cpu_of_sampler(notes, None)]
-    judged = report.device.kind == "cuda"
+        reason = "the stopwatch saw no step between two waits"
+        return [{**steps, "ok": False if judged else None, "reason": reason}, sampler]
     tokens = tokens_per_step(launch.scenario)
     values = {name: value.value for name, value in measurement.values.items()}
     tokens_per_s, j_per_token = values.get("throughput"), values.get("energy_per_token")
@@ -154,7 +169,6 @@ def checks(launch: Launch, measurement: Measurement, notes: list[Note], sustaine
         "matmul FLOP/s of the launch's calibration": None if own is None else own.work / statistics.median(own.wall_s),
         "sustained matmul FLOP/s right after": sustained,
     }
-    steps = {"check": "steps in the window", "ours": len(report.steps.wall_s), "outside": window.steps}
     return [
         {**steps, "seconds_outside": window.seconds, "ok": steps["ours"] == window.steps},
         close(
@@ -166,28 +180,30 @@ def checks(launch: Launch, measurement: Measurement, notes: list[Note], sustaine
             for name, rate in rates.items()
             for met in [achieved is not None and rate is not None and achieved <= rate]
         ),
-        cpu_of_sampler(notes, window),
+        sampler,
     ]
 
 
-def cpu_of_sampler(notes: list[Note], window: Window | None) -> Note:
-    """Over the life of the process, and within the window alone."""
-    seen = [note for note in notes if note["kind"] == "sampler"]
+def cpu_of_sampler(notes: list[Note], window: Window | None, before: list[Note]) -> Note:
+    """Over a launch that lasts from the last note `before` to the last of all, and within its window alone."""
+    seen, earlier = ([note for note in some if note["kind"] == "sampler"] for some in (notes, before))
     check = "sampler CPU, percent of a core"
     if not seen:
         return {"check": check, "ours": None, "ok": False, "reason": "the sampler was never seen"}
-    life_s = seen[-1]["at_s"] - seen[0]["at_s"]
-    percent = 100 * seen[-1]["cpu_s"] / life_s
-    cpu_s = None if window is None else difference(seen, "sampler", "cpu_s", window)
+    kept = bool(earlier) and earlier[-1]["pid"] == seen[-1]["pid"]
+    began = earlier[-1] if kept else {"at_s": seen[0]["at_s"], "cpu_s": 0.0}
+    used_s, seconds = seen[-1]["cpu_s"] - began["cpu_s"], seen[-1]["at_s"] - began["at_s"]
+    percent = 100 * used_s / seconds
+    within_s = None if window is None else difference(seen, "sampler", "cpu_s", window)
     return {
         "check": check,
         "ours": percent,
-        "within_window": None if window is None or cpu_s is None else 100 * cpu_s / window.seconds,
-        "at_start_cpu_s": seen[min(4, len(seen) - 1)]["cpu_s"],
-        "cpu_s": seen[-1]["cpu_s"],
-        "life_s": life_s,
+        "with_start": not kept,
+        "within_window": None if window is None or within_s is None else 100 * within_s / window.seconds,
+        "cpu_s": used_s,
+        "seconds": seconds,
         "allowed": 1.0,
-        "ok": percent < 1.0,
+        "ok": percent < 1.0 if kept else None,
     }
 
 
@@ -210,16 +226,57 @@ def pace(directory: Path) -> Note:
     }
 
 
+def launched(settings: Settings, scenario: Scenario, launches: int, file: Path) -> Iterator[Seen]:
+    """One after the other. `file`: what the stopwatch writes. Exits where a launch fails."""
+    run = RunDirectory.create(settings.root, machine=settings.machine, tier=settings.tier.name)
+    evidence, before = Evidence(Planned(scenario)), list[Note]()
+    with Keeper() as keeper:
+        runner = Runner(settings, TorchrunLauncher(keeper), run)
+        for _ in range(launches):
+            measurement = runner(evidence, Pass.TIMED, of=launches)
+            if measurement is None:
+                failed = evidence.failed
+                cause = evidence.invalid if failed is None else failed.first_cause
+                failure = None if failed is None else failed.failure
+                detail = "" if failure is None else failure.detail or failure.log_tail
+                sys.exit(f"{scenario.key} failed: {cause}\n{detail}")
+            notes = [json.loads(line) for line in file.read_text().splitlines()]
+            launch = evidence.launches[-1]
+            yield Seen(launch, measurement, evidence.directories[launch.id], notes[len(before) :], before)
+            before = notes
+
+
+def lines(seen: Seen, driver: str | None, sustained: float | None) -> tuple[list[Note], bool]:
+    """What is printed of a launch, and whether all its checks are met."""
+    found = checks(seen, sustained)
+    launch, measurement = seen.launch, seen.measurement
+    head = {
+        "scenario": launch.scenario.key,
+        "device": launch.ranks[0].device.uuid,
+        "driver": driver,
+        "launch_s": launch.wall_s,
+        "validity": measurement.validity,
+        "reason": measurement.reason,
+        "findings": [finding.text for finding in measurement.findings],
+        "notes": [note["reason"] for note in seen.notes if note["kind"] == "no-energy"],
+    }
+    return [head, *found, pace(seen.directory)], all(check["ok"] is not False for check in found)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scenario", default="llama3-1b.mb2")
+    parser.add_argument("--launches", type=int, default=2)
     parser.add_argument("--matmul-seconds", type=float, default=4.0)
     parser.add_argument("--source", help="telemetry source; default: the machine's own")
-    parser.add_argument("--out", type=Path, help="keep the checks, the stopwatch's notes and the trace in this folder")
+    parser.add_argument("--out", type=Path, help="keep the checks, the stopwatch's notes and the traces in this folder")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     machine = find_machine()
     scenario = parse_key(options.scenario)
+    uuids = tuple(device.uuid for device in machine.devices[: scenario.layout.world])
+    if len(uuids) > 1:
+        parser.error(f"{scenario.key} runs on {len(uuids)} GPUs, the meter outside reads one")
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         settings = Settings(
@@ -229,48 +286,19 @@ def main() -> int:
             shipped=root / "baselines",
             source=options.source,
         )
-        run = RunDirectory.create(root, machine=machine, tier=settings.tier.name)
-        evidence = Evidence(Planned(scenario))
-        uuids = tuple(device.uuid for device in machine.devices[: scenario.layout.world])
-        if len(uuids) > 1:
-            parser.error(f"{scenario.key} runs on {len(uuids)} GPUs, the meter outside reads one")
         with stopwatch(root, uuids) as file:
-            measurement = Runner(settings, TorchrunLauncher(), run)(evidence, Pass.TIMED, of=1)
-        if measurement is None:
-            failed = evidence.failed
-            cause = evidence.invalid if failed is None else failed.first_cause
-            detail = (
-                "" if failed is None or failed.failure is None else failed.failure.detail or failed.failure.log_tail
-            )
-            sys.exit(f"{scenario.key} failed: {cause}\n{detail}")
-        launch = evidence.launches[0]
-        directory = evidence.directories[launch.id]
-        notes = [json.loads(line) for line in file.read_text().splitlines()]
+            seen = list(launched(settings, scenario, options.launches, file))
+        sustained = matmul_flops(options.matmul_seconds, uuids[0]) if uuids else None
+        told = [lines(each, machine.driver, sustained) for each in seen]
+        text = "".join(json.dumps(line) + "\n" for some, _ in told for line in some)
         if options.out:
             options.out.mkdir(parents=True, exist_ok=True)
+            (options.out / "outside_check.jsonl").write_text(text)
             shutil.copy(file, options.out / "outside.jsonl")
-            shutil.copy(directory / TELEMETRY, options.out / "outside.telemetry.jsonl")
-        sustained = matmul_flops(options.matmul_seconds, uuids[0]) if uuids else None
-        found = checks(launch, measurement, notes, sustained)
-        lines = [
-            {
-                "scenario": scenario.key,
-                "device": launch.ranks[0].device.uuid,
-                "driver": machine.driver,
-                "launch_s": launch.wall_s,
-                "validity": measurement.validity,
-                "reason": measurement.reason,
-                "findings": [finding.text for finding in measurement.findings],
-                "notes": [note["reason"] for note in notes if note["kind"] == "no-energy"],
-            },
-            *found,
-            pace(directory),
-        ]
-    text = "".join(json.dumps(line) + "\n" for line in lines)
+            for number, each in enumerate(seen, start=1):
+                shutil.copy(each.directory / TELEMETRY, options.out / f"outside-{number}.telemetry.jsonl")
     print(text, end="", flush=True)
-    if options.out:
-        (options.out / "outside_check.jsonl").write_text(text)
-    return 1 if any(check["ok"] is False for check in found) else 0
+    return 0 if all(met for _, met in told) else 1
 
 
 if __name__ == "__main__":

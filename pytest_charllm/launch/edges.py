@@ -1,5 +1,5 @@
-"""When the sampler should look closely, at the moments at which a rank's window begins and ends, and when it may rest,
-long before: while ranks start, build and compile, which is half of a launch. Pure.
+"""When the sampler should look closely, at the moments at which a rank's window begins and ends, and when it may rest:
+long before, while ranks start, build and compile, which is half of a launch, and while they report. Pure.
 
 Reading all takes 5 to 10 ms of a core, so it pays to know the moment.
 """
@@ -9,9 +9,9 @@ from __future__ import annotations
 from pytest_charllm.launch.request import Progress
 from pytest_charllm.telemetry.dense import Kind, Span
 
-BEGIN_S = 0.9
-"""A rank tells of its window first and collects its garbage then: 0.36 to 0.56 s on an H200, so the beginning lies in
-the middle of this."""
+BEGIN_S = 0.75
+"""A rank tells of its window first and collects its garbage then: 0.36 to 0.56 s on an H200, so that the beginning has
+two refreshes of an energy counter behind it within this."""
 GARBAGE_S = 0.2
 """The end is at least so much later than the window is long."""
 AFTER_S = 0.2
@@ -20,8 +20,8 @@ EARLY_SHARE, LATE_SHARE = 0.02, 0.05
 """How far off the expected length a window may be: 15 on H200s lasted from 2.1 % less to 0.8 % more."""
 _LATE_S = 5.0
 """A window that takes longer still is looked at for this long. The report that follows its end cuts that short."""
-START_S = 1.2
-"""The sampler's first second tells how warm a device is before any load."""
+START_S = 0.95
+"""The sampler's first second tells how warm a device is before any load; at the end of it all would be read again."""
 REST_S = NEAR_S = 120.0
 """What nobody ends is over then."""
 _BEFORE_WARMUP = ("build", "compile")
@@ -44,7 +44,8 @@ def edges(progress: Progress, now_ns: int, *, warms_up: bool) -> list[Span]:
     if progress.phase == "warm-up":
         return [span(0.0, NEAR_S, Kind.NEAR)]
     if progress.phase == "report":
-        return [span(0.0, AFTER_S, Kind.LAST)]
+        after = span(0.0, AFTER_S, Kind.LAST)
+        return [after, span(AFTER_S, REST_S, Kind.REST)] if warms_up else [after]
     if progress.phase != "window" or progress.step:
         return []
     begin, expected_s = span(0.0, BEGIN_S), progress.expected_s

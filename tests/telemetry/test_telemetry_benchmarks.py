@@ -131,6 +131,19 @@ def test_the_stopwatch_finds_the_window(scripts: SimpleNamespace) -> None:
     assert scripts.outside.longest(notes) == (6.0, 10.0, 30)
 
 
+def test_a_kept_sampler_is_charged_for_one_launch(scripts: SimpleNamespace) -> None:
+    """Its process has the CPU time of the launches before in it, and of its start; one started anew has not."""
+    first = [{"kind": "sampler", "at_s": at_s, "pid": 7, "cpu_s": 0.2 + at_s / 200} for at_s in (0.0, 20.0, 40.0)]
+    second = [{"kind": "sampler", "at_s": at_s, "pid": 7, "cpu_s": 0.2 + at_s / 200} for at_s in (45.0, 80.0)]
+    told = scripts.outside.cpu_of_sampler(first, None, [])
+    assert (told["ours"], told["with_start"], told["ok"]) == (pytest.approx(1.0), True, None)
+    told = scripts.outside.cpu_of_sampler(second, None, first)
+    assert (told["ours"], told["with_start"], told["ok"]) == (pytest.approx(0.5), False, True)
+    anew = [note | {"pid": 8, "cpu_s": 0.01 * note["at_s"]} for note in second]
+    told = scripts.outside.cpu_of_sampler(anew, None, first)
+    assert (told["cpu_s"], told["with_start"]) == (pytest.approx(0.8), True)
+
+
 @pytest.fixture
 def recorded(scripts: SimpleNamespace):
     """(trace, edges of the load) of one H200 under a square wave of matmuls."""
