@@ -146,6 +146,18 @@ def test_unreliable_record_withholds_pass_but_not_red(make: SimpleNamespace) -> 
     assert make.decide([[make.gpu({"throughput": 36000.0})] * 3] * 2, record).verdict is Verdict.REGRESSION
 
 
+def test_watts_are_no_surer_than_the_speed_they_come_with(make: SimpleNamespace) -> None:
+    """FSDP2 that waits for its host, unchanged: +13 % tokens/s, which was too unsteady to be judged, and +15 % W, which
+    was called a regression. A token that takes more joules is one all the same."""
+    record = make.record([[64000 * (1 + 0.02 * i)] * 3 for i in range(-4, 5)])
+    faster = {"throughput": 64000 * 1.10, "mean_power": 690 * 1.12}
+    judgement = make.decide([[make.gpu(faster)] * 3], record)
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert make.row(judgement, "mean_power").reason == "moves with throughput, which is unreliable"
+    hungrier = make.gpu(faster | {"energy_per_token": 0.0109 * 1.10})
+    assert make.decide([[hungrier] * 3] * 2, record).verdict is Verdict.REGRESSION
+
+
 def test_rates_promised_are_rates_kept() -> None:
     """The numbers of every verdict: that change is called nine times in ten, and luck alone as rarely as said.
 
