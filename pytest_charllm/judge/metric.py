@@ -89,8 +89,8 @@ def judge_power(power: Outcome, throughput: Outcome | None) -> Outcome:
     """Mean power read together with throughput, in the same round: two-sided unless throughput rose.
 
     More tokens may take more power or less: energy per token decides whether that is a gain. Without more tokens more
-    power is waste, and less is what a card draws that stalls, or whose sensor went wrong. Watts are joules a token times
-    tokens/s: where tokens/s scatter too widely to be judged, so do they.
+    power is waste, and less is what a card draws that stalls, or whose sensor went wrong. Watts are joules a token
+    times tokens/s: where tokens/s scatter too widely to be judged, so do they.
     """
     if power.call is Call.WORSE and throughput is not None and throughput.call is Call.UNRELIABLE:
         return replace(power, call=Call.UNRELIABLE, reason=f"moves with {name(throughput.metric)}, which is unreliable")

@@ -9,10 +9,10 @@ from __future__ import annotations
 from pytest_charllm.launch.request import Progress
 from pytest_charllm.telemetry.dense import Kind, Span
 
-BEGIN_S = 0.75
-"""A rank tells of its window first and collects its garbage then: 0.36 to 0.56 s on an H200, so that the beginning has
-two refreshes of an energy counter behind it within this."""
-GARBAGE_S = 0.2
+BEGIN_S = 0.5
+"""A rank tells of its window and collects its garbage once more then: 0.18 to 0.28 s on an H200, which is known up to
+0.1 s later. So the beginning has two refreshes of an energy counter behind it within this."""
+GARBAGE_S = 0.05
 """The end is at least so much later than the window is long."""
 AFTER_S = 0.2
 """That a window has ended is known 0.1 to 0.2 s later."""

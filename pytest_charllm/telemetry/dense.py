@@ -6,7 +6,6 @@ launches and ranks, and a span ends by itself, whatever becomes of its announcer
 
 from __future__ import annotations
 
-import threading
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -46,32 +45,24 @@ def parse(line: bytes) -> Span | None:
 
 
 class Spans:
-    """Those announced so far. Any thread may add and ask."""
+    """Those announced so far. One thread adds, any thread asks, ten times a second: so without a lock."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._spans: list[Span] = []
+        self._spans: tuple[Span, ...] = ()
 
     def add(self, span: Span, now_ns: int) -> bool:
         """Whether that ended a rest, or took one back."""
         stay = () if span.kind is Kind.LAST else (Kind.DENSE, Kind.LAST)
-        with self._lock:
-            still = [each for each in self._spans if each.end_ns > now_ns]
-            self._spans = [*(each for each in still if each.kind in stay), span]
+        still = [each for each in self._spans if each.end_ns > now_ns]
+        self._spans = (*(each for each in still if each.kind in stay), span)
         return span.kind is not Kind.REST and Kind.REST in {each.kind for each in still}
 
-    def covers(self, now_ns: int) -> bool:
-        """Whether it is time for a close look."""
-        return self._any(now_ns, Kind.DENSE, Kind.LAST)
-
-    def rests(self, now_ns: int) -> bool:
-        """Whether there is nothing to be judged."""
-        return self._any(now_ns, Kind.REST) and not self.covers(now_ns)
-
-    def nears(self, now_ns: int) -> bool:
-        """Whether something to be judged may begin."""
-        return self._any(now_ns, Kind.NEAR) and not self.covers(now_ns)
-
-    def _any(self, now_ns: int, *kinds: Kind) -> bool:
-        with self._lock:
-            return any(each.kind in kinds and each.begin_ns <= now_ns < each.end_ns for each in self._spans)
+    def at(self, now_ns: int) -> Kind | None:
+        """What holds now: DENSE wherever a close look is due, else REST or NEAR, else None."""
+        found = None
+        for begin_ns, end_ns, kind in self._spans:
+            if begin_ns <= now_ns < end_ns:
+                if kind in (Kind.DENSE, Kind.LAST):
+                    return Kind.DENSE
+                found = kind
+        return found

@@ -12,7 +12,7 @@ from pytest_charllm.devices.process import descends
 from pytest_charllm.devices.source import DeviceLostError, TelemetrySource
 from pytest_charllm.records.telemetry import DeviceLine, DevicePace, EventLine
 from pytest_charllm.telemetry.config import SamplerConfig
-from pytest_charllm.telemetry.dense import Spans
+from pytest_charllm.telemetry.dense import Kind, Spans
 from pytest_charllm.telemetry.inbox import Inbox, ReaderLine
 from pytest_charllm.telemetry.pace import BUSY_SHARE, Pace
 
@@ -20,16 +20,15 @@ T = TypeVar("T")
 
 _AT_EDGES = frozenset({"energy_j", "package_energy_j", "link_tx_kib"})
 """What runs at full speed on one side of an edge and hardly on the other: joules, and what goes over links. The causes
-of throttling do not set in just there, so for them it is enough to be read right before and after the close look at an
-edge."""
+of throttling do not set in just there, so for them it is enough to be read once a second there as well."""
 
 
 class DeviceReader(threading.Thread):
     """Reads one device at its pace. The driver may hold it for ever, so it is a daemon and its owner watches it.
 
     A pass reads what is cheap, and once in `config.slow_period_s` all. In a dense span every pass reads `_AT_EDGES`
-    too, and all is read as such a span begins and once it is over. In a rest there are fewer passes of either sort, and
-    all is read once it is over.
+    too, and all is read as one begins, unless it just was. In a rest there are fewer passes of either sort, and all is
+    read once it is over, and as it follows a dense span.
     """
 
     def __init__(
@@ -42,7 +41,7 @@ class DeviceReader(threading.Thread):
         self._dense = self._fast | (self._all & _AT_EDGES)
         self._config = config
         self._slow_at_ns: int | None = None
-        self._was_close = False
+        self._was: Kind | None = None
         self._pace = Pace(
             period_s=config.period_s,
             jitter_s=config.jitter_s,
@@ -89,7 +88,7 @@ class DeviceReader(threading.Thread):
             self._inbox.hurry()  # whoever started the sampler waits for this
             while not self._stopping:
                 now_ns = time.monotonic_ns()
-                at_least_s = self._config.rest_period_s if self._spans.rests(now_ns) else 0.0
+                at_least_s = self._config.rest_period_s if self._spans.at(now_ns) is Kind.REST else 0.0
                 early = self._wake.wait(self._pace.wait_s(now_ns, at_least_s))
                 if early:
                     self._wake.clear()
@@ -107,10 +106,10 @@ class DeviceReader(threading.Thread):
 
     def _pass(self) -> None:
         now_ns = time.monotonic_ns()
-        is_close = self._spans.covers(now_ns)
-        is_slow = is_close != self._was_close or self._slow_is_due(now_ns)
-        wanted = self._all if is_slow else self._dense if is_close else self._fast
-        self._was_close = is_close
+        kind = self._spans.at(now_ns)
+        is_slow = self._slow_is_due(now_ns, kind)
+        wanted = self._all if is_slow else self._dense if kind is Kind.DENSE else self._fast
+        self._was = kind
         if is_slow:
             self._slow_at_ns = now_ns
         sample = self._watched(lambda: self._source.read(self.uuid, wanted))
@@ -125,13 +124,15 @@ class DeviceReader(threading.Thread):
             busy = f"passes take over {100 * BUSY_SHARE:g} % of the period"
             self._event("slowed", f"{busy}, which is now {self._pace.period_s:g} s")
 
-    def _slow_is_due(self, now_ns: int) -> bool:
+    def _slow_is_due(self, now_ns: int, kind: Kind | None) -> bool:
         if self._slow_at_ns is None:
             return True
-        config = self._config
-        period_s = config.near_slow_period_s if self._spans.nears(now_ns) else config.slow_period_s
-        period_s = config.rest_slow_period_s if self._spans.rests(now_ns) else period_s
-        return now_ns - self._slow_at_ns >= period_s * 1e9
+        config, age_s = self._config, (now_ns - self._slow_at_ns) / 1e9
+        if kind is Kind.DENSE and self._was is not Kind.DENSE:
+            return age_s >= config.slow_period_s / 2
+        if kind is Kind.REST:
+            return self._was is Kind.DENSE or age_s >= config.rest_slow_period_s
+        return age_s >= (config.near_slow_period_s if kind is Kind.NEAR else config.slow_period_s)
 
     def _look_for_strangers(self) -> None:
         """Somebody else's process in two looks in a row: one that is seen once may be about to end, or to be ours."""

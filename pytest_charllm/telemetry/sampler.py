@@ -113,11 +113,12 @@ class Sampling:
 
     def _announced(self, span: Span) -> None:
         now_ns = time.monotonic_ns()
+        was_close = self._spans.at(now_ns) is Kind.DENSE
         ended_rest = self._spans.add(span, now_ns)
         if span.kind is not Kind.NEAR or ended_rest:
             kind, text = _told(span, self._config)
             self._file.add(EventLine(kind=kind, mono_ns=span.begin_ns, text=text))
-        if self._spans.covers(now_ns) or ended_rest:
+        if ended_rest or (not was_close and self._spans.at(now_ns) is Kind.DENSE):
             for reader in self._readers:
                 reader.wake()
 

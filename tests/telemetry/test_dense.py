@@ -29,7 +29,7 @@ def test_spans_end_by_themselves():
     spans.add(Span(10, 20), now_ns=5)
     spans.add(Span(15, 30), now_ns=5)
     spans.add(Span(90, 95), now_ns=25)
-    assert [now for now in range(0, 100, 5) if spans.covers(now)] == [15, 20, 25, 90]
+    assert [now for now in range(0, 100, 5) if spans.at(now) is Kind.DENSE] == [15, 20, 25, 90]
 
 
 def test_a_last_span_stands_alone():
@@ -37,14 +37,14 @@ def test_a_last_span_stands_alone():
     spans = Spans()
     spans.add(Span(10, 90), now_ns=5)
     spans.add(Span(20, 30, Kind.LAST), now_ns=20)
-    assert [now for now in range(0, 100, 5) if spans.covers(now)] == [20, 25]
+    assert [now for now in range(0, 100, 5) if spans.at(now) is Kind.DENSE] == [20, 25]
 
 
 def test_a_rest_ends_by_itself():
     """An announcer that dies must not leave the sampler half asleep."""
     spans = Spans()
     assert not spans.add(Span(10, 20, Kind.REST), now_ns=5)
-    assert [now for now in range(0, 30, 5) if spans.rests(now)] == [10, 15]
+    assert [now for now in range(0, 30, 5) if spans.at(now) is Kind.REST] == [10, 15]
 
 
 @pytest.mark.parametrize("kind", [Kind.NEAR, Kind.DENSE, Kind.LAST])
@@ -54,7 +54,7 @@ def test_a_rest_ends_for_good_when_something_is_to_be_judged(kind):
         spans = Spans()
         spans.add(Span(10, 90, Kind.REST), now_ns=1)
         assert spans.add(Span(15, 30, kind), now_ns=now_ns)
-        assert not any(spans.rests(now) for now in range(0, 100, 5))
+        assert not any(spans.at(now) is Kind.REST for now in range(0, 100, 5))
         assert not spans.add(Span(40, 50, kind), now_ns=now_ns)
 
 
@@ -63,7 +63,7 @@ def test_the_latest_rest_counts():
     spans = Spans()
     spans.add(Span(10, 90, Kind.REST), now_ns=1)
     spans.add(Span(20, 40, Kind.REST), now_ns=2)
-    assert [now for now in range(0, 100, 10) if spans.rests(now)] == [20, 30]
+    assert [now for now in range(0, 100, 10) if spans.at(now) is Kind.REST] == [20, 30]
 
 
 @pytest.mark.parametrize("kind", [Kind.DENSE, Kind.LAST])
@@ -71,6 +71,6 @@ def test_a_window_is_near_until_it_is_there(kind):
     """Between its edges slow quantities are read once a second: that it was near must be forgotten by then."""
     spans = Spans()
     spans.add(Span(10, 90, Kind.NEAR), now_ns=10)
-    assert [now for now in range(0, 100, 30) if spans.nears(now)] == [30, 60]
+    assert [now for now in range(0, 100, 30) if spans.at(now) is Kind.NEAR] == [30, 60]
     spans.add(Span(20, 30, kind), now_ns=20)
-    assert not any(spans.nears(now) for now in range(0, 100, 5))
+    assert not any(spans.at(now) is Kind.NEAR for now in range(0, 100, 5))

@@ -55,8 +55,8 @@ class Window:
     steps: list[Span]
     extra: list[Span]
     losses: Tensor
-    objects: tuple[int, int]
-    """Python objects alive before and after."""
+    objects: int
+    """Python objects alive after it."""
 
 
 def run(setup: Setup, progress: Progress) -> RankReport:
@@ -71,8 +71,10 @@ def run(setup: Setup, progress: Progress) -> RankReport:
     if world.device.type == "cpu":
         interleaved = Interleaved(setup.shape, request.scenario.training.microbatch * setup.seq, world)
         interleaved.warm_up()
-    progress("window", expected_s=steps * step_s, tokens_per_s=tokens_per_step(request.scenario) / step_s)
     warmed_s = time.perf_counter()
+    objects = alive_objects()
+    # Late, since telemetry looks closely from here on; but not so late that it would not be seen in time.
+    progress("window", expected_s=steps * step_s, tokens_per_s=tokens_per_step(request.scenario) / step_s)
     window = measure(step, world, steps, faults, interleaved)
     progress("report")
     check_finite(window.losses, world)
@@ -98,7 +100,7 @@ def run(setup: Setup, progress: Progress) -> RankReport:
         expert_imbalance=imbalance,
         calibration=calibrate_gpu(world) if interleaved is None else interleaved.results(),
         peak_memory_bytes=peak,
-        objects=window.objects,
+        objects=(objects, window.objects),
         compile_cache_cold=cold,
         faults=faults.applied(window.steps, window.extra),
     )
@@ -143,7 +145,6 @@ def measure(step: TrainingStep, world: World, steps: int, faults: Faults, interl
     """The window. On a GPU the host only queues work in here: it reads no result and waits for nothing."""
     mark = mark_type(world.device)
     marks, losses = [], []
-    before = alive_objects()
     with no_garbage_collection():
         world.barrier()
         begin_ns = time.monotonic_ns()
@@ -168,7 +169,7 @@ def measure(step: TrainingStep, world: World, steps: int, faults: Faults, interl
         steps=spans,
         extra=extra,
         losses=stacked,
-        objects=(before, alive_objects()),
+        objects=alive_objects(),
     )
 
 
