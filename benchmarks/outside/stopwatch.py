@@ -4,9 +4,9 @@
 
 Stamps each message on SOCKET when it comes in, and reads the CPU time of the process that has "telemetry.sampler" on
 its command line and the same parent every 0.25 s. A `sync` message has the board's energy counter read through NVML,
-at once and every 50 ms for 0.2 s: a read keeps the driver busy for 4 ms, for which the sampler's would wait. FILE gets
-a JSON line for each, flushed. Ends when stdin does. The clock is CLOCK_MONOTONIC_RAW: no other clock here disciplines
-it.
+at once and every 50 ms for 0.2 s: a read keeps the driver busy for 4 ms, for which the sampler's would wait. A line on
+stdin ends that. FILE gets a JSON line for each, flushed. Ends when stdin does. The clock is CLOCK_MONOTONIC_RAW: no
+other clock here disciplines it.
 """
 
 import json
@@ -50,13 +50,13 @@ def watch_laps(path, notes, synced):
         notes.add(kind, at_s, number=int(number))
 
 
-def meter_energy(uuid, notes, synced):
+def meter_energy(uuid, notes, synced, enough):
     try:
         import pynvml
 
         pynvml.nvmlInit()
         board = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        while synced.wait():
+        while synced.wait() and not enough.is_set():
             synced.clear()
             for _ in range(READS):
                 before_s = now_s()
@@ -80,8 +80,8 @@ def meter_sampler(notes):
 
 def main():
     path, file, *uuids = sys.argv[1:]
-    notes, synced = Notes(file), threading.Event()
-    meters = [(meter_energy, (uuid, notes, synced)) for uuid in uuids[:1]]
+    notes, synced, enough = Notes(file), threading.Event(), threading.Event()
+    meters = [(meter_energy, (uuid, notes, synced, enough)) for uuid in uuids[:1]]
     tasks: list[tuple[Callable[..., None], tuple]] = [
         (watch_laps, (path, notes, synced)),
         (meter_sampler, (notes,)),
@@ -89,6 +89,8 @@ def main():
     ]
     for task, arguments in tasks:
         threading.Thread(target=task, args=arguments, daemon=True).start()
+    sys.stdin.readline()
+    enough.set()
     sys.stdin.read()
 
 

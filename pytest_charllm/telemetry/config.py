@@ -41,11 +41,11 @@ class SamplerConfig(Record, frozen=True, kw_only=True):
     """`path`: the telemetry file, must not exist yet. `uuids`: none means every device of the source.
 
     What is slow to read is read every `slow_period_s`, while a window is near every `near_slow_period_s`, and in a rest
-    every `rest_slow_period_s`, with all else every `rest_period_s`: `dense.Kind` says when. Quantities `without` are
-    not read, though the device could tell them. `jitter_s` moves each pass, so that sampling does not march in step
-    with training. A read not back after `gap_s` is on record as a gap, after `abandon_s` its device is given up. At
-    `max_bytes` sampling ends, and when `parent_pid` is gone. Processes on a device that do not descend from `ours_pid`
-    are somebody else's; None: not looked for.
+    every `rest_slow_period_s`, with all else every `near_period_s` and `rest_period_s`: `dense.Kind` says when.
+    Quantities `without` are not read, though the device could tell them. `jitter_s` moves each pass, so that sampling
+    does not march in step with training. A read not back after `gap_s` is on record as a gap, after `abandon_s` its
+    device is given up. At `max_bytes` sampling ends, and when `parent_pid` is gone. Processes on a device that do not
+    descend from `ours_pid` are somebody else's; None: not looked for.
     """
 
     schema: int = SCHEMA
@@ -54,6 +54,7 @@ class SamplerConfig(Record, frozen=True, kw_only=True):
     uuids: tuple[str, ...] = ()
     period_s: float = 0.1
     slow_period_s: float = 1.0
+    near_period_s: float = 0.2
     near_slow_period_s: float = 3.0
     rest_period_s: float = 0.5
     rest_slow_period_s: float = 10.0

@@ -13,8 +13,8 @@ from typing import NamedTuple
 class Kind(StrEnum):
     """dense: counters of energy and of bytes sent at every pass. last: dense, in the place of all that was announced
     before. rest: fewer passes, since nothing of them will be judged. near: nothing yet, but it may begin at any moment,
-    so that all is read often enough to lie on both sides of an edge. Each ends those before it, but dense spans may be
-    several."""
+    so that all is read just often enough to lie on both sides of an edge. Each ends those before it, but dense spans
+    may be several."""
 
     DENSE = "dense"
     LAST = "last"

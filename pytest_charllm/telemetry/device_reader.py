@@ -40,6 +40,7 @@ class DeviceReader(threading.Thread):
         self._fast = self._all.difference(device.slow)
         self._dense = self._fast | (self._all & _AT_EDGES)
         self._config = config
+        self._at_least_s: dict[Kind | None, float] = {Kind.REST: config.rest_period_s, Kind.NEAR: config.near_period_s}
         self._slow_at_ns: int | None = None
         self._was: Kind | None = None
         self._pace = Pace(
@@ -52,6 +53,8 @@ class DeviceReader(threading.Thread):
         self._wake = threading.Event()
         self._stopping = False
         self._ours = config.ours_pid
+        self._known: set[int] = set()
+        """Processes on the device that are ours."""
         self._seen_once: set[int] = set()
         self._told: set[int] = set()
         self.reading_since_ns: int | None = None
@@ -88,14 +91,15 @@ class DeviceReader(threading.Thread):
             self._inbox.hurry()  # whoever started the sampler waits for this
             while not self._stopping:
                 now_ns = time.monotonic_ns()
-                at_least_s = self._config.rest_period_s if self._spans.at(now_ns) is Kind.REST else 0.0
+                at_least_s = self._at_least_s.get(self._spans.at(now_ns), 0.0)
                 early = self._wake.wait(self._pace.wait_s(now_ns, at_least_s))
                 if early:
                     self._wake.clear()
                     self._pace.early()
                 if not self._stopping:
                     self._pass()
-            self._slow_at_ns = None
+            if self._was is not Kind.REST:  # what a rest follows has been read to its end
+                self._slow_at_ns = None
             self._pass()
             self._snapshot("end")
             self.came_back = True
@@ -138,8 +142,11 @@ class DeviceReader(threading.Thread):
         """Somebody else's process in two looks in a row: one that is seen once may be about to end, or to be ours."""
         if self._ours is None:
             return
-        pids = self._watched(lambda: self._source.processes(self.uuid))
-        strange = {pid for pid in pids if descends(pid, self._ours) is False}
+        pids = set(self._watched(lambda: self._source.processes(self.uuid)))
+        self._known &= pids
+        found = {pid: descends(pid, self._ours) for pid in pids - self._known}
+        self._known |= {pid for pid, is_ours in found.items() if is_ours}
+        strange = {pid for pid, is_ours in found.items() if is_ours is False}
         for pid in sorted((strange & self._seen_once) - self._told):
             self._event("processes", f"pid {pid} computes on this device and is none of ours")
             self._told.add(pid)

@@ -32,7 +32,7 @@ from pytest_charllm.telemetry.trace_file import TraceFile
 
 FLUSH_S = 1.0
 ANCHOR_S = 10.0
-_HOUSEKEEPING_S = 0.5
+_HOUSEKEEPING_S = 1.0
 _LAST_WORDS_S = 1.0
 """How long the readers have for their last pass and snapshot."""
 _EVENT_WAIT_S = 5.0
@@ -169,7 +169,10 @@ def _told(span: Span, config: SamplerConfig) -> tuple[str, str]:
             f"until told otherwise, for {seconds} at most"
         )
     if span.kind is Kind.NEAR:
-        return "near", f"full pace, but slow quantities every {config.near_slow_period_s:g} s, for {seconds} at most"
+        return "near", (
+            f"a pass every {config.near_period_s:g} s and slow quantities every {config.near_slow_period_s:g} s, "
+            f"until told otherwise, for {seconds} at most"
+        )
     return "dense", f"energy and bytes over links at every pass, for {seconds}"
 
 

@@ -127,7 +127,7 @@ def test_a_rest_is_slower_and_over_at_a_word(sampled):
     begun = [(at_s, wanted) for at_s, wanted in source.passes if at_s >= 26.0]
     assert begun[0][0] == 26.03
     assert begun[0][1] >= DEAR
-    assert max(late[0] - early[0] for early, late in pairwise(begun)) < 0.15
+    assert max(late[0] - early[0] for early, late in pairwise(begun)) < 0.25
     full = [at_s for at_s, wanted in begun[:-1] if wanted >= DEAR]
     assert len(full) == 2
     assert full[1] - full[0] < 3.2  # not more than what an edge in between is still bracketed with
@@ -154,7 +154,7 @@ def test_reads_of_a_nightly_launch(sampled):
     energy = sum(wanted & DEAR == AT_EDGES for _, wanted in source.passes)
     assert 19 <= full <= 22
     assert 11 <= energy <= 14
-    assert 250 <= len(source.passes) <= 290
+    assert 230 <= len(source.passes) <= 255
     window = [at_s for at_s, wanted in source.passes if wanted >= DEAR and 27.0 <= at_s <= 42.85]
     assert max(late - early for early, late in pairwise(window)) < 1.15
     for begin_s, end_s in ((27.1, 27.5), (42.1, 42.8)):
