@@ -171,7 +171,7 @@ def checks(seen: Seen, sustained: float | None) -> list[Note]:
     own = next((c for c in report.calibration if c.kind == "matmul"), None)
     rates = {
         "matmul FLOP/s of the launch's calibration": None if own is None else own.work / statistics.median(own.wall_s),
-        "sustained matmul FLOP/s right after": sustained,
+        "sustained matmul FLOP/s after the last launch": sustained,
     }
     return [
         {**steps, "seconds_outside": window.seconds, "ok": steps["ours"] == window.steps},

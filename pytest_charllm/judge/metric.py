@@ -90,10 +90,14 @@ def judge_power(power: Outcome, throughput: Outcome | None) -> Outcome:
 
     More tokens may take more power or less: energy per token decides whether that is a gain. Without more tokens more
     power is waste, and less is what a card draws that stalls, or whose sensor went wrong. Watts are joules a token
-    times tokens/s: where tokens/s scatter too widely to be judged, so do they.
+    times tokens/s: where tokens/s scatter too widely to be judged, watts may move with them, and as far from them as
+    they scatter.
     """
     if power.call is Call.WORSE and throughput is not None and throughput.call is Call.UNRELIABLE:
-        return replace(power, call=Call.UNRELIABLE, reason=f"moves with {name(throughput.metric)}, which is unreliable")
+        apart = abs((power.change or 0.0) - (throughput.change or 0.0))
+        if apart <= (throughput.tolerance or 0.0):
+            reason = f"moves with {name(throughput.metric)}, which is unreliable"
+            return replace(power, call=Call.UNRELIABLE, reason=reason)
     if power.call is Call.WORSE and throughput is not None and throughput.call is Call.BETTER:
         return replace(power, call=Call.WITHIN, reason="throughput rose as well")
     return power

@@ -176,8 +176,8 @@ class EventLine(TelemetryLine, frozen=True, kw_only=True, tag="event"):
     driver reported an error of the device. "processes": somebody else computes on it. "anchor": one instant on all
     clocks. "clock-stepped", "suspended": what the anchors gave away. "dense": energy and bytes sent over links are
     read at every pass. "rest": nothing is judged, so there are as few passes as it says, until "near" or "dense".
-    "near": nothing is judged yet, so that slow quantities are read as seldom as it says, until "dense". "duplicates" is
-    added on reading, for samples that were dropped.
+    "near": nothing is judged yet, so that there are as few passes as it says, until "dense". "duplicates" is added on
+    reading, for samples that were dropped.
     """
 
     kind: str

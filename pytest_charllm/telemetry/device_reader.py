@@ -27,8 +27,8 @@ class DeviceReader(threading.Thread):
     """Reads one device at its pace. The driver may hold it for ever, so it is a daemon and its owner watches it.
 
     A pass reads what is cheap, and once in `config.slow_period_s` all. In a dense span every pass reads `_AT_EDGES`
-    too, and all is read as one begins, unless it just was. In a rest there are fewer passes of either sort, and all is
-    read once it is over, and as it follows a dense span.
+    too, and all is read as one begins, unless it just was. In a rest, and where a window is near, there are fewer
+    passes of either sort.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class DeviceReader(threading.Thread):
         self._at_least_s: dict[Kind | None, float] = {Kind.REST: config.rest_period_s, Kind.NEAR: config.near_period_s}
         self._slow_at_ns: int | None = None
         self._was: Kind | None = None
+        self._owed = False
         self._pace = Pace(
             period_s=config.period_s,
             jitter_s=config.jitter_s,
@@ -65,6 +66,10 @@ class DeviceReader(threading.Thread):
     def wake(self) -> None:
         """Read now instead of at the next tick: an edge was announced."""
         self._wake.set()
+
+    def owe(self) -> None:
+        """A window has ended: all is read once more when the close look at its end is over, and if there was none."""
+        self._owed = True
 
     def stop(self) -> None:
         """One last pass and snapshot, then end."""
@@ -98,8 +103,7 @@ class DeviceReader(threading.Thread):
                     self._pace.early()
                 if not self._stopping:
                     self._pass()
-            if self._was is not Kind.REST:  # what a rest follows has been read to its end
-                self._slow_at_ns = None
+            self._slow_at_ns = None
             self._pass()
             self._snapshot("end")
             self.came_back = True
@@ -134,8 +138,11 @@ class DeviceReader(threading.Thread):
         config, age_s = self._config, (now_ns - self._slow_at_ns) / 1e9
         if kind is Kind.DENSE and self._was is not Kind.DENSE:
             return age_s >= config.slow_period_s / 2
+        if self._owed and kind is not Kind.DENSE:
+            self._owed = False
+            return True
         if kind is Kind.REST:
-            return self._was is Kind.DENSE or age_s >= config.rest_slow_period_s
+            return age_s >= config.rest_slow_period_s
         return age_s >= (config.near_slow_period_s if kind is Kind.NEAR else config.slow_period_s)
 
     def _look_for_strangers(self) -> None:

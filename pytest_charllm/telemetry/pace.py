@@ -38,7 +38,7 @@ class Pace:
     def too_slow(self, latency_ns: int, now_ns: int) -> bool:
         """Note how long a pass took. True: passes take too long, and from `now_ns` on the period is doubled."""
         self._latencies.append(latency_ns)
-        # Only a slow pass can lift the percentile; sorting after each would cost as much as the pass.
+        # Only a slow pass lifts the percentile; sorting after each would cost as much as the pass.
         if latency_ns <= BUSY_SHARE * self.period_s * 1e9 or len(self._latencies) < _ENOUGH:
             return False
         p95_s = sorted(self._latencies)[int(0.95 * (len(self._latencies) - 1))] / 1e9

@@ -32,7 +32,7 @@ from pytest_charllm.telemetry.trace_file import TraceFile
 
 FLUSH_S = 1.0
 ANCHOR_S = 10.0
-_HOUSEKEEPING_S = 1.0
+_HOUSEKEEPING_S = 0.5
 _LAST_WORDS_S = 1.0
 """How long the readers have for their last pass and snapshot."""
 _EVENT_WAIT_S = 5.0
@@ -118,6 +118,9 @@ class Sampling:
         if span.kind is not Kind.NEAR or ended_rest:
             kind, text = _told(span, self._config)
             self._file.add(EventLine(kind=kind, mono_ns=span.begin_ns, text=text))
+        if span.kind is Kind.LAST:
+            for reader in self._readers:
+                reader.owe()
         if ended_rest or (not was_close and self._spans.at(now_ns) is Kind.DENSE):
             for reader in self._readers:
                 reader.wake()

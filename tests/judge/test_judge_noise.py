@@ -154,6 +154,8 @@ def test_watts_are_no_surer_than_the_speed_they_come_with(make: SimpleNamespace)
     judgement = make.decide([[make.gpu(faster)] * 3], record)
     assert judgement.verdict is Verdict.INCONCLUSIVE
     assert make.row(judgement, "mean_power").reason == "moves with throughput, which is unreliable"
+    stalled = make.gpu({"throughput": 64000 * 0.98, "mean_power": 690 * 0.5})
+    assert make.decide([[stalled] * 3] * 2, record).verdict is Verdict.REGRESSION
     hungrier = make.gpu(faster | {"energy_per_token": 0.0109 * 1.10})
     assert make.decide([[hungrier] * 3] * 2, record).verdict is Verdict.REGRESSION
 

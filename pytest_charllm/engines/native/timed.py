@@ -73,7 +73,9 @@ def run(setup: Setup, progress: Progress) -> RankReport:
         interleaved.warm_up()
     warmed_s = time.perf_counter()
     objects = alive_objects()
-    # Late, since telemetry looks closely from here on; but not so late that it would not be seen in time.
+    # Late, since telemetry looks closely from here on; but not so late that it would not be seen in time. By all ranks
+    # together: the first that tells stands for all.
+    world.barrier()
     progress("window", expected_s=steps * step_s, tokens_per_s=tokens_per_step(request.scenario) / step_s)
     window = measure(step, world, steps, faults, interleaved)
     progress("report")

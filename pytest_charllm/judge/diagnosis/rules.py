@@ -155,13 +155,13 @@ def cpu_waiting(e: Evidence) -> Diagnosis | None:
 
 
 def draws_more(e: Evidence) -> Diagnosis | None:
-    """More joules at the same speed, or a speed that takes more joules a token."""
+    """More watts or joules, though not for a loss of speed."""
     power, speed = e.move("mean_power"), e.move("throughput")
     if e.lost or not e.regressed("energy_per_token", "mean_power") or power.change is None or power.change < 0:
         return None
     faster = speed.change is not None and speed.change > POWER
-    cause = "more energy a token at a higher speed" if faster else "more power at the same speed"
-    return told(e, "power", [power.text, speed.text, e.move("sm_clock").text], f"{cause}; {e.changed}")
+    cause = f"more power at {'a higher' if faster else 'the same'} speed; {e.changed}"
+    return told(e, "power", [power.text, speed.text, e.move("sm_clock").text], cause)
 
 
 def hotter(e: Evidence) -> Diagnosis | None:
