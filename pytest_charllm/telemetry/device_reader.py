@@ -123,6 +123,8 @@ class DeviceReader(threading.Thread):
         sample = self._watched(lambda: self._source.read(self.uuid, wanted))
         self._put(sample)
         self._latencies_ns.append(sample.latency_ns)
+        if wanted is not self._fast:
+            self._pace.keep_clear(is_slow, sample.latency_ns, time.monotonic_ns())
         if is_slow:
             ring = self._watched(lambda: self._source.power_ring(self.uuid))
             if ring is not None:

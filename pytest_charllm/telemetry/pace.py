@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Hashable
 
 BUSY_SHARE = 0.3
 """A pass may take this much of the period (95th percentile); beyond, the rate is halved."""
+WAITED_SHARE = 0.05
+"""A pass that takes so much of the period longer than the shortest of its sort had to wait for the device."""
 _RECENT = 50
 _ENOUGH = 20
 
@@ -21,6 +24,7 @@ class Pace:
         self._start_ns = start_ns
         self._tick = self._tick_before = 0
         self._latencies: deque[int] = deque(maxlen=_RECENT)
+        self._shortest: dict[Hashable, int] = {}
 
     def wait_s(self, now_ns: int, at_least_s: float = 0.0) -> float:
         """Seconds until the next pass, on the first tick that is so long after the one before. Ticks that went by
@@ -34,6 +38,18 @@ class Pace:
     def early(self) -> None:
         """The pass before was made ahead of its tick, which is still to come."""
         self._tick = self._tick_before
+
+    def keep_clear(self, sort: Hashable, latency_ns: int, now_ns: int) -> None:
+        """Note how long a pass with dear reads took, which ended at `now_ns`; `sort` tells which reads they were.
+
+        An H200 is busy with itself for some 15 ms of each 100 ms, and lets such reads wait, spinning, until it is
+        done. A grid of the same period meets that at every tick or at none. So a pass that had to wait moves the grid:
+        ticks, with all their jitter, come just after the moment at which the device was free again.
+        """
+        shortest = self._shortest[sort] = min(latency_ns, self._shortest.get(sort, latency_ns))
+        if latency_ns - shortest > WAITED_SHARE * self.period_s * 1e9:
+            self._start_ns = now_ns + round((self._jitter_s + WAITED_SHARE * self.period_s) * 1e9)
+            self._tick = 0
 
     def too_slow(self, latency_ns: int, now_ns: int) -> bool:
         """Note how long a pass took. True: passes take too long, and from `now_ns` on the period is doubled."""

@@ -112,16 +112,14 @@ class Sampling:
                 self._file.flush()
 
     def _announced(self, span: Span) -> None:
-        now_ns = time.monotonic_ns()
-        was_close = self._spans.at(now_ns) is Kind.DENSE
-        ended_rest = self._spans.add(span, now_ns)
-        if span.kind is not Kind.NEAR or ended_rest:
+        at_once = self._spans.add(span, time.monotonic_ns())
+        if span.kind is not Kind.NEAR or at_once:
             kind, text = _told(span, self._config)
             self._file.add(EventLine(kind=kind, mono_ns=span.begin_ns, text=text))
         if span.kind is Kind.LAST:
             for reader in self._readers:
                 reader.owe()
-        if ended_rest or (not was_close and self._spans.at(now_ns) is Kind.DENSE):
+        if at_once:
             for reader in self._readers:
                 reader.wake()
 

@@ -74,3 +74,12 @@ def test_a_window_is_near_until_it_is_there(kind):
     assert [now for now in range(0, 100, 30) if spans.at(now) is Kind.NEAR] == [30, 60]
     spans.add(Span(20, 30, kind), now_ns=20)
     assert not any(spans.at(now) is Kind.NEAR for now in range(0, 100, 5))
+
+
+def test_a_close_look_wants_a_pass_as_it_begins():
+    """At an edge that is there already the next tick is too late; one pass as well as another would do within it."""
+    spans = Spans()
+    assert spans.add(Span(10, 20), now_ns=10)
+    assert not spans.add(Span(12, 22), now_ns=12)
+    assert not spans.add(Span(90, 95), now_ns=30)
+    assert not spans.add(Span(50, 90, Kind.NEAR), now_ns=50)

@@ -68,10 +68,9 @@ def sampled(monkeypatch):
             while left and left[0][0] * S <= due_ns:
                 at_s, span = left.pop(0)
                 now.ns = round(at_s * S)
-                was_close = spans.at(now.ns) is Kind.DENSE
                 if span.kind is Kind.LAST:
                     reader.owe()
-                if spans.add(span, now.ns) or (not was_close and spans.at(now.ns) is Kind.DENSE):
+                if spans.add(span, now.ns):
                     return True
             now.ns = due_ns
             if now.ns >= seconds * S:
