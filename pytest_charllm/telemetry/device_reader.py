@@ -103,7 +103,8 @@ class DeviceReader(threading.Thread):
                     self._pace.early()
                 if not self._stopping:
                     self._pass()
-            self._slow_at_ns = None
+            if self._spans.at(time.monotonic_ns()) is not Kind.REST:
+                self._slow_at_ns = None
             self._pass()
             self._snapshot("end")
             self.came_back = True

@@ -87,7 +87,7 @@ class Sampling:
         now = time.monotonic()
         check_at, flush_at, anchor_at = now, now + FLUSH_S, now + ANCHOR_S
         while True:
-            order = self._inbox.wait(min(check_at, flush_at) - now)
+            order = self._inbox.wait(check_at - now)
             for line in self._inbox.lines():
                 self._file.add(line)
                 if self._unseen:

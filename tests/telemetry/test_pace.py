@@ -93,7 +93,7 @@ def test_ticks_keep_clear_of_what_the_device_does_itself(busy_from_ms, busy_ms):
     that the grid happened to have to the card's own 100 ms."""
     pace = Pace(period_s=0.1, jitter_s=0.02, seed="s", start_ns=0)
     waited = waits(pace, busy_from_ms, busy_ms, 300)
-    assert sum(each_ms > 5 for each_ms in waited) <= 4
+    assert sum(each_ms > 5 for each_ms in waited) <= 6
     assert sum(waited) <= 200
 
 
