@@ -21,6 +21,8 @@ _LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6:
 """By PCIe generation, one direction."""
 _LONGEST_PASS_S = 0.12
 """A period of sampling and its jitter: a counter must not be able to wrap within it."""
+_STEADY = ("power_limit_w", "mem_clock_mhz")
+"""Cheap to read, but the same from one second to the next: ten times a second the clock is 4 % of all sampling."""
 TO_THRESHOLD = "slowdown threshold minus core temperature"
 """The margin of drivers before 570, which tell none."""
 
@@ -80,8 +82,7 @@ def probe(nvml: Any, handle: Any, parts: tuple[Part, ...], clock: Callable[[], i
         | dict.fromkeys(without, SAMPLED)
         | ({"margin_c": TO_THRESHOLD} if to_threshold else {}),
         capabilities=capabilities,
-        # The limit is cheap, but does not change between one second and the next.
-        slow=(*dear, *(q for q in ("power_limit_w",) if q in reads), *(table.GPM if gpm is not None else ())),
+        slow=(*dear, *(q for q in _STEADY if q in reads), *(table.GPM if gpm is not None else ())),
         parts=parts,
     )
     plausible = Plausible(
