@@ -69,6 +69,7 @@ def probe(nvml: Any, handle: Any, parts: tuple[Part, ...], clock: Callable[[], i
     pci = optional(nvml, "nvmlDeviceGetPciInfo", handle)
     enforced_w = once(nvml, handle, reads["power_limit_w"]) if "power_limit_w" in reads else None
     dear = [quantity for quantity, read in reads.items() if read.dear]
+    seldom = _STEADY if without else (*_STEADY, "event_reasons")  # which time under a cause is not made of, then
     line = DeviceLine(
         uuid=uuid,
         name=name,
@@ -82,7 +83,7 @@ def probe(nvml: Any, handle: Any, parts: tuple[Part, ...], clock: Callable[[], i
         | dict.fromkeys(without, SAMPLED)
         | ({"margin_c": TO_THRESHOLD} if to_threshold else {}),
         capabilities=capabilities,
-        slow=(*dear, *(q for q in _STEADY if q in reads), *(table.GPM if gpm is not None else ())),
+        slow=(*dear, *(q for q in seldom if q in reads), *(table.GPM if gpm is not None else ())),
         parts=parts,
     )
     plausible = Plausible(

@@ -103,9 +103,7 @@ class DeviceReader(threading.Thread):
                     self._pace.early()
                 if not self._stopping:
                     self._pass()
-            if self._spans.at(time.monotonic_ns()) is not Kind.REST:
-                self._slow_at_ns = None
-            self._pass()
+            self._pass(is_last=True)
             self._snapshot("end")
             self.came_back = True
         except DeviceLostError as lost:
@@ -113,10 +111,10 @@ class DeviceReader(threading.Thread):
         except Exception as error:
             self._event("error", f"{type(error).__name__}: {error}; this device is read no more")
 
-    def _pass(self) -> None:
+    def _pass(self, is_last: bool = False) -> None:
         now_ns = time.monotonic_ns()
         kind = self._spans.at(now_ns)
-        is_slow = self._slow_is_due(now_ns, kind)
+        is_slow = self._slow_is_due(now_ns, kind, is_last)
         wanted = self._all if is_slow else self._dense if kind is Kind.DENSE else self._fast
         self._was = kind
         if is_slow:
@@ -135,11 +133,11 @@ class DeviceReader(threading.Thread):
             busy = f"passes take over {100 * BUSY_SHARE:g} % of the period"
             self._event("slowed", f"{busy}, which is now {self._pace.period_s:g} s")
 
-    def _slow_is_due(self, now_ns: int, kind: Kind | None) -> bool:
+    def _slow_is_due(self, now_ns: int, kind: Kind | None, is_last: bool) -> bool:
         if self._slow_at_ns is None:
             return True
         config, age_s = self._config, (now_ns - self._slow_at_ns) / 1e9
-        if kind is Kind.DENSE and self._was is not Kind.DENSE:
+        if (kind is Kind.DENSE and self._was is not Kind.DENSE) or (is_last and kind is not Kind.REST):
             return age_s >= config.slow_period_s / 2
         if self._owed and kind is not Kind.DENSE:
             self._owed = False

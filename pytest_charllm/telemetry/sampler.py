@@ -30,9 +30,9 @@ from pytest_charllm.telemetry.device_reader import DeviceReader, Watchdog
 from pytest_charllm.telemetry.inbox import Inbox, NextTrace, ReaderLine, Stop
 from pytest_charllm.telemetry.trace_file import TraceFile
 
-FLUSH_S = 1.0
+ROUND_S = 1.0
+"""Between two looks after all else, and two flushes of the file."""
 ANCHOR_S = 10.0
-_HOUSEKEEPING_S = 0.5
 _LAST_WORDS_S = 1.0
 """How long the readers have for their last pass and snapshot."""
 _EVENT_WAIT_S = 5.0
@@ -85,9 +85,9 @@ class Sampling:
     def _collect(self, on_ready: Callable[[], None]) -> Stop:
         """Bring lines from the readers to the file, and look after readers, parent, clocks and size meanwhile."""
         now = time.monotonic()
-        check_at, flush_at, anchor_at = now, now + FLUSH_S, now + ANCHOR_S
+        round_at, anchor_at = now, now + ANCHOR_S
         while True:
-            order = self._inbox.wait(check_at - now)
+            order = self._inbox.wait(round_at - now)
             for line in self._inbox.lines():
                 self._file.add(line)
                 if self._unseen:
@@ -99,17 +99,15 @@ class Sampling:
             if isinstance(order, Span):
                 self._announced(order)
             now = time.monotonic()
-            if now >= check_at:
-                check_at = now + _HOUSEKEEPING_S
+            if now >= round_at:
+                round_at = now + ROUND_S
                 self._check()
+                if now >= anchor_at:
+                    anchor_at = now + ANCHOR_S
+                    self._file.add(self._clocks.anchor())
+                self._file.flush()
                 if self._file.size > self._config.max_bytes:
                     return Stop(f"the file reached its limit of {self._config.max_bytes} bytes", ok=False)
-            if now >= anchor_at:
-                anchor_at = now + ANCHOR_S
-                self._file.add(self._clocks.anchor())
-            if now >= flush_at:
-                flush_at = now + FLUSH_S
-                self._file.flush()
 
     def _announced(self, span: Span) -> None:
         at_once = self._spans.add(span, time.monotonic_ns())

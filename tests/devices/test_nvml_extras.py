@@ -218,6 +218,7 @@ def test_without_any_counter_the_sampled_bits_are_added_up_and_labelled(nvml, cl
     assert told[-1]["throttle_hw_brake_ns"] / S == pytest.approx(0.1)
     assert line.capabilities["throttle_power_cap_ns"] == "ok"
     assert line.semantics["throttle_power_cap_ns"].startswith("sampled reason bits")
+    assert "event_reasons" not in line.slow
 
 
 def test_links_are_summed_by_the_driver(nvml):

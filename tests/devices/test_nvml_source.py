@@ -57,6 +57,16 @@ def test_the_device_line_tells_identity_limits_and_semantics(nvml):
     assert (source.driver, source.library) == ("580.159.04", "NVML 13.580.159.04")
 
 
+def test_what_is_read_ten_times_a_second(nvml):
+    """Each of them is read 150 times in a nightly window. Bits at an instant tell nothing beside counters of time."""
+    line = opened(nvml)[1]
+    fast = {quantity for quantity, answer in line.capabilities.items() if answer == "ok"} - set(line.slow)
+    assert fast == {
+        "power_instant_w", "power_average_w", "core_temp_c", "hbm_temp_c", "sm_clock_mhz", "throttle_power_cap_ns",
+        "throttle_sw_thermal_ns", "throttle_sync_boost_ns",
+    }  # fmt: skip
+
+
 def test_fault_18_signed_limits_keep_their_sign(nvml):
     """T.Limit offsets are signed; read through the unsigned member, -2 becomes 4294967294 degC."""
     line = opened(nvml)[1]

@@ -112,11 +112,20 @@ def test_a_close_look_reads_energy_and_links(sampled):
 
 
 def test_all_is_read_between_a_close_look_and_a_rest(sampled):
-    """The end of a window lies before it, and nothing dear is read for ten seconds after it."""
+    """The end of a window lies before it, and nothing dear is read for ten seconds after it, nor as the trace ends."""
     passes = sampled(6.0, {2.0: span(2.0, 2.2, Kind.LAST), 2.01: span(2.2, 120.0, Kind.REST)}).passes
     after = [wanted for at_s, wanted in passes if at_s >= 2.2]
     assert after[0] >= DEAR
-    assert not any(wanted >= DEAR for wanted in after[1:-1])
+    assert not any(wanted >= DEAR for wanted in after[1:])
+
+
+def test_the_last_pass_reads_all_unless_it_just_was(sampled):
+    """Where nothing was announced the end of the trace may be the end of what is judged."""
+    passes = sampled(3.75, {}).passes
+    assert passes[-1][1] >= DEAR
+    passes = sampled(3.35, {2.0: span(2.0, 3.1, Kind.LAST), 2.01: span(120.0, 121.0, Kind.REST)}).passes
+    assert [wanted >= DEAR for _, wanted in passes[-4:]].count(True) == 1
+    assert not passes[-1][1] >= DEAR
 
 
 def test_the_end_is_read_though_no_close_look_saw_it(sampled):
