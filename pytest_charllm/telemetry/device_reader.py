@@ -28,11 +28,17 @@ class DeviceReader(threading.Thread):
 
     A pass reads what is cheap, and once in `config.slow_period_s` all. In a dense span every pass reads `_AT_EDGES`
     too, and all is read as one begins, unless it just was. In a rest, and where a window is near, there are fewer
-    passes of either sort.
+    passes of either sort. `grid_ns`: an instant of the grid that an earlier reader of this device arrived at.
     """
 
     def __init__(
-        self, source: TelemetrySource, device: DeviceLine, config: SamplerConfig, spans: Spans, inbox: Inbox
+        self,
+        source: TelemetrySource,
+        device: DeviceLine,
+        config: SamplerConfig,
+        spans: Spans,
+        inbox: Inbox,
+        grid_ns: int | None = None,
     ) -> None:
         super().__init__(name=f"reader {device.uuid}", daemon=True)
         self._source, self.uuid, self._spans, self._inbox = source, device.uuid, spans, inbox
@@ -48,7 +54,7 @@ class DeviceReader(threading.Thread):
             period_s=config.period_s,
             jitter_s=config.jitter_s,
             seed=f"{config.seed}/{device.uuid}",
-            start_ns=time.monotonic_ns(),
+            start_ns=time.monotonic_ns() if grid_ns is None else grid_ns,
         )
         self._latencies_ns = array("q")
         self._wake = threading.Event()
@@ -75,6 +81,11 @@ class DeviceReader(threading.Thread):
         """One last pass and snapshot, then end."""
         self._stopping = True
         self._wake.set()
+
+    @property
+    def grid_ns(self) -> int:
+        """An instant of its grid of due times."""
+        return self._pace.start_ns
 
     def pace(self) -> DevicePace | None:
         """How it went so far; None without a single pass."""

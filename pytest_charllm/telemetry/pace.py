@@ -15,13 +15,16 @@ _ENOUGH = 20
 
 
 class Pace:
-    """A grid of due times with seeded jitter around each. Instants in monotonic nanoseconds."""
+    """A grid of due times with seeded jitter around each. Instants in monotonic nanoseconds.
+
+    `start_ns`: any instant of the grid; where an earlier one of the same device kept clear of what that does itself,
+    its `start_ns`.
+    """
 
     def __init__(self, *, period_s: float, jitter_s: float, seed: str, start_ns: int) -> None:
-        self.period_s = period_s
+        self.period_s, self.start_ns = period_s, start_ns
         self._jitter_s = min(jitter_s, period_s / 4)
         self._rng = random.Random(seed)
-        self._start_ns = start_ns
         self._tick = self._tick_before = 0
         self._latencies: deque[int] = deque(maxlen=_RECENT)
         self._shortest: dict[Hashable, int] = {}
@@ -29,7 +32,7 @@ class Pace:
     def wait_s(self, now_ns: int, at_least_s: float = 0.0) -> float:
         """Seconds until the next pass, on the first tick that is so long after the one before. Ticks that went by
         during a long read are skipped, never caught up."""
-        elapsed = (now_ns - self._start_ns) / 1e9
+        elapsed = (now_ns - self.start_ns) / 1e9
         ticks = max(1, round(at_least_s / self.period_s))
         self._tick_before, self._tick = self._tick, max(self._tick + ticks, int(elapsed / self.period_s) + 1)
         jitter = self._rng.uniform(-self._jitter_s, self._jitter_s)
@@ -48,7 +51,7 @@ class Pace:
         """
         shortest = self._shortest[sort] = min(latency_ns, self._shortest.get(sort, latency_ns))
         if latency_ns - shortest > WAITED_SHARE * self.period_s * 1e9:
-            self._start_ns = now_ns + round((self._jitter_s + WAITED_SHARE * self.period_s) * 1e9)
+            self.start_ns = now_ns + round((self._jitter_s + WAITED_SHARE * self.period_s) * 1e9)
             self._tick = 0
 
     def too_slow(self, latency_ns: int, now_ns: int) -> bool:
@@ -61,6 +64,6 @@ class Pace:
         if p95_s <= BUSY_SHARE * self.period_s:
             return False
         self.period_s *= 2
-        self._start_ns, self._tick = now_ns, 0
+        self.start_ns, self._tick = now_ns, 0
         self._latencies.clear()
         return True

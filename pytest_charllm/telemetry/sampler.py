@@ -41,10 +41,14 @@ LEFT_OUT = "left out by who started the sampler: nothing will be asked of it"
 
 
 class Sampling:
-    """Readers, file and clocks of one recording. `since_s`: CPU seconds of this process that are not its own."""
+    """Readers, file and clocks of one recording. `before`: the one before it in this process."""
 
-    def __init__(self, config: SamplerConfig, source: TelemetrySource, inbox: Inbox, since_s: float = 0.0) -> None:
-        self._config, self._inbox, self._since_s = config, inbox, since_s
+    def __init__(
+        self, config: SamplerConfig, source: TelemetrySource, inbox: Inbox, before: Sampling | None = None
+    ) -> None:
+        self._config, self._inbox = config, inbox
+        self._since_s = 0.0 if before is None else time.process_time()
+        grids = {} if before is None else {reader.uuid: reader.grid_ns for reader in before._readers}
         self._spans = Spans()
         devices = [_without(device, config.without) for device in source.devices()]
         self._file = TraceFile(config.path)
@@ -54,7 +58,9 @@ class Sampling:
         self._clocks = Instant.now()
         self._file.add(self._clocks.anchor())
         self._file.flush()
-        self._readers = [DeviceReader(source, device, config, self._spans, inbox) for device in devices]
+        self._readers: list[DeviceReader] = [
+            DeviceReader(source, device, config, self._spans, inbox, grids.get(device.uuid)) for device in devices
+        ]
         self._watchdog = Watchdog(self._readers, config.gap_s, config.abandon_s)
         self._unseen = {reader.uuid for reader in self._readers}
 
@@ -241,9 +247,9 @@ def main(argv: list[str]) -> int:
 
 def _record(config: SamplerConfig, source: TelemetrySource, inbox: Inbox, out: int, deaf: threading.Event) -> Stop:
     """One recording after the other, until an order ends more than one, or the driver is to be opened anew."""
-    since_s = 0.0
+    sampling: Sampling | None = None
     while True:
-        sampling = Sampling(config, source, inbox, since_s)
+        sampling = Sampling(config, source, inbox, sampling)
         stop = sampling.run(lambda: _say(out, READY))
         if not stop.stays or not sampling.went_well or deaf.is_set():
             return stop
@@ -253,7 +259,6 @@ def _record(config: SamplerConfig, source: TelemetrySource, inbox: Inbox, out: i
             return order
         if deaf.is_set():  # the client starts another one where this one ends
             return stop
-        since_s = time.process_time()
         before, config = config, _read(order.config)
         if (config.source, config.uuids) != (before.source, before.uuids):
             raise BadInput(f"{order.config}: not of the devices that this sampler reads; start another one")

@@ -128,6 +128,13 @@ def test_the_last_pass_reads_all_unless_it_just_was(sampled):
     assert not passes[-1][1] >= DEAR
 
 
+def test_the_grid_of_a_reader_before_is_kept():
+    """What it learnt of the device's own rhythm holds for the next recording too."""
+    spans, inbox, config = Spans(), Inbox(), SamplerConfig(path="", source="asked")
+    source = Asked(SimpleNamespace(ns=0))
+    assert DeviceReader(source, LINE, config, spans, inbox, grid_ns=12345).grid_ns == 12345
+
+
 def test_the_end_is_read_though_no_close_look_saw_it(sampled):
     """The window ended before its end was expected, and its report was heard of too late for a pass in between."""
     announced = {2.25: span(2.0, 2.2, Kind.LAST), 2.251: span(2.2, 120.0, Kind.REST)}

@@ -73,9 +73,9 @@ def test_rare_spikes_do_not_slow():
     assert not any(pace.too_slow(90 * MS if i % 40 == 5 else 2 * MS, 0) for i in range(400))
 
 
-def waits(pace: Pace, busy_from_ms: int, busy_ms: int, passes: int, dear_ms: int = 4) -> list[float]:
+def waits(pace: Pace, busy_from_ms: int, busy_ms: int, passes: int, now_ns: int = 0) -> list[float]:
     """Milliseconds that each pass had to wait for the end of the device's own work, which comes every 100 ms."""
-    now_ns, waited = 0, []
+    dear_ms, waited = 4, []
     for _ in range(passes):
         now_ns += round(pace.wait_s(now_ns) * S)
         into_ns = (now_ns - busy_from_ms * MS) % (100 * MS)
@@ -95,6 +95,15 @@ def test_ticks_keep_clear_of_what_the_device_does_itself(busy_from_ms, busy_ms):
     waited = waits(pace, busy_from_ms, busy_ms, 300)
     assert sum(each_ms > 5 for each_ms in waited) <= 6
     assert sum(waited) <= 200
+
+
+@given(st.integers(0, 99))
+def test_what_was_learnt_serves_the_next_recording(busy_from_ms):
+    """A kept sampler begins a trace for each launch: without it each would pay for the first edge again."""
+    first = Pace(period_s=0.1, jitter_s=0.02, seed="s", start_ns=0)
+    if max(waits(first, busy_from_ms, 15, 100)) > 5:
+        again = Pace(period_s=0.1, jitter_s=0.02, seed="t", start_ns=first.start_ns)
+        assert max(waits(again, busy_from_ms, 15, 100, now_ns=30 * S)) == 0
 
 
 def test_a_device_that_is_always_slow_keeps_its_pace():
