@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from array import array
@@ -57,7 +58,7 @@ class DeviceReader(threading.Thread):
             start_ns=time.monotonic_ns() if grid_ns is None else grid_ns,
         )
         self._latencies_ns = array("q")
-        self._wake = threading.Event()
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopping = False
         self._ours = config.ours_pid
         self._known: set[int] = set()
@@ -71,7 +72,7 @@ class DeviceReader(threading.Thread):
 
     def wake(self) -> None:
         """Read now instead of at the next tick: an edge was announced."""
-        self._wake.set()
+        self._wake.put(None)
 
     def owe(self) -> None:
         """A window has ended: all is read once more when the close look at its end is over, and if there was none."""
@@ -80,7 +81,7 @@ class DeviceReader(threading.Thread):
     def stop(self) -> None:
         """One last pass and snapshot, then end."""
         self._stopping = True
-        self._wake.set()
+        self._wake.put(None)
 
     @property
     def grid_ns(self) -> int:
@@ -107,10 +108,8 @@ class DeviceReader(threading.Thread):
             self._inbox.hurry()  # whoever started the sampler waits for this
             while not self._stopping:
                 now_ns = time.monotonic_ns()
-                at_least_s = self._at_least_s.get(self._spans.at(now_ns), 0.0)
-                early = self._wake.wait(self._pace.wait_s(now_ns, at_least_s))
-                if early:
-                    self._wake.clear()
+                at_least_s = 0.0 if self._owed else self._at_least_s.get(self._spans.at(now_ns), 0.0)
+                if self._woken(self._pace.wait_s(now_ns, at_least_s)):
                     self._pace.early()
                 if not self._stopping:
                     self._pass()
@@ -122,21 +121,30 @@ class DeviceReader(threading.Thread):
         except Exception as error:
             self._event("error", f"{type(error).__name__}: {error}; this device is read no more")
 
+    def _woken(self, timeout_s: float) -> bool:
+        """Whether within so long. An Event, which Python builds of a lock for each wait, costs a quarter more."""
+        try:
+            self._wake.get(timeout=timeout_s)
+        except queue.Empty:
+            return False
+        return True
+
     def _pass(self, is_last: bool = False) -> None:
         now_ns = time.monotonic_ns()
         kind = self._spans.at(now_ns)
         is_slow = self._slow_is_due(now_ns, kind, is_last)
+        is_judged = self._owed or kind not in self._at_least_s
         wanted = self._all if is_slow else self._dense if kind is Kind.DENSE else self._fast
         self._was = kind
         if is_slow:
-            self._slow_at_ns = now_ns
+            self._slow_at_ns, self._owed = now_ns, False
         sample = self._watched(lambda: self._source.read(self.uuid, wanted))
         self._put(sample)
         self._latencies_ns.append(sample.latency_ns)
         if wanted is not self._fast:
             self._pace.keep_clear(is_slow, sample.latency_ns, time.monotonic_ns())
         if is_slow:
-            ring = self._watched(lambda: self._source.power_ring(self.uuid))
+            ring = self._watched(lambda: self._source.power_ring(self.uuid)) if is_judged else None
             if ring is not None:
                 self._put(ring)
             self._look_for_strangers()
@@ -145,14 +153,11 @@ class DeviceReader(threading.Thread):
             self._event("slowed", f"{busy}, which is now {self._pace.period_s:g} s")
 
     def _slow_is_due(self, now_ns: int, kind: Kind | None, is_last: bool) -> bool:
-        if self._slow_at_ns is None:
+        if self._slow_at_ns is None or (self._owed and kind is not Kind.DENSE):
             return True
         config, age_s = self._config, (now_ns - self._slow_at_ns) / 1e9
         if (kind is Kind.DENSE and self._was is not Kind.DENSE) or (is_last and kind is not Kind.REST):
             return age_s >= config.slow_period_s / 2
-        if self._owed and kind is not Kind.DENSE:
-            self._owed = False
-            return True
         if kind is Kind.REST:
             return age_s >= config.rest_slow_period_s
         return age_s >= (config.near_slow_period_s if kind is Kind.NEAR else config.slow_period_s)
