@@ -117,9 +117,8 @@ class Sampling:
 
     def _announced(self, span: Span) -> None:
         at_once = self._spans.add(span, time.monotonic_ns())
-        if span.kind is not Kind.NEAR or at_once:
-            kind, text = _told(span, self._config)
-            self._file.add(EventLine(kind=kind, mono_ns=span.begin_ns, text=text))
+        kind, text = _told(span, self._config)
+        self._file.add(EventLine(kind=kind, mono_ns=span.begin_ns, text=text))
         if span.kind is Kind.LAST:
             for reader in self._readers:
                 reader.owe()

@@ -150,7 +150,7 @@ def test_the_drivers_own_record_of_power_covers_the_window_alone(sampled):
         24.401: span(24.6, 150.0, Kind.REST),
     }
     rings = sampled(40.0, announced).rings
-    assert rings[1] == 16.2
+    assert 16.2 <= rings[1] < 16.2 + 2.4
     within = [at_s for at_s in rings[1:] if at_s < 24.4]
     assert max(late - early for early, late in pairwise(within)) < 1.15
     (last_s,) = [at_s for at_s in rings if at_s >= 24.4]
@@ -164,20 +164,27 @@ def test_the_end_is_read_though_no_close_look_saw_it(sampled):
     assert [at_s for at_s in full if 2.25 <= at_s < 2.85]
 
 
-def test_a_rest_is_slower_and_over_at_a_word(sampled):
+def test_a_rest_is_slower_and_over_within_a_second_of_a_word(sampled):
     """Start and compile are half of a launch; but a window that follows must not find the sampler asleep."""
     source = sampled(30.0, {0.1: span(2.0, 120.0, Kind.REST), 26.03: span(26.03, 120.0, Kind.NEAR)})
     rested = [wanted for at_s, wanted in source.passes if 2.2 <= at_s < 26.0]
     assert 22 <= len(rested) <= 25
     assert sum(wanted >= DEAR for wanted in rested) == 2
     begun = [(at_s, wanted) for at_s, wanted in source.passes if at_s >= 26.0]
-    assert begun[0][0] == 26.03
+    assert begun[0][0] < 27.1
     assert begun[0][1] >= DEAR
     assert max(late[0] - early[0] for early, late in pairwise(begun)) < 0.25
     full = [at_s for at_s, wanted in begun[:-1] if wanted >= DEAR]
     assert len(full) == 2
     assert full[1] - full[0] < 3.2  # not more than what an edge in between is still bracketed with
     assert source.looks == sum(wanted >= DEAR for _, wanted in source.passes)
+
+
+def test_an_edge_ends_a_rest_at_once(sampled):
+    """A window that nobody said was near, or that came right after it."""
+    for announced in ({}, {3.02: span(3.02, 120.0, Kind.NEAR)}):
+        passes = sampled(6.0, {0.1: span(1.0, 120.0, Kind.REST), **announced, 3.05: span(3.05, 3.5)}).passes
+        assert [wanted >= DEAR for at_s, wanted in passes if at_s == 3.05] == [True]
 
 
 def test_reads_of_a_nightly_launch(sampled):
