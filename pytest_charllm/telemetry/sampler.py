@@ -116,9 +116,12 @@ class Sampling:
                     return Stop(f"the file reached its limit of {self._config.max_bytes} bytes", ok=False)
 
     def _announced(self, span: Span) -> None:
-        at_once = self._spans.add(span, time.monotonic_ns())
-        kind, text = _told(span, self._config)
-        self._file.add(EventLine(kind=kind, mono_ns=span.begin_ns, text=text))
+        now_ns = time.monotonic_ns()
+        was = self._spans.at(now_ns)
+        at_once = self._spans.add(span, now_ns)
+        if (was, span.kind) != (Kind.NEAR, Kind.NEAR):  # each group of warm-up steps says so anew
+            kind, text = _told(span, self._config)
+            self._file.add(EventLine(kind=kind, mono_ns=span.begin_ns, text=text))
         if span.kind is Kind.LAST:
             for reader in self._readers:
                 reader.owe()
