@@ -19,8 +19,8 @@ from pytest_charllm.records.telemetry import DeviceLine, Part
 
 _LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """By PCIe generation, one direction."""
-_LONGEST_PASS_S = 0.12
-"""A period of sampling and its jitter: a counter must not be able to wrap within it."""
+_LONGEST_PASS_S = 0.15
+"""Between two passes of a window, jitter and a moved grid included: a counter must not be able to wrap within it."""
 _STEADY = ("power_limit_w", "mem_clock_mhz")
 """Cheap to read, but the same from one second to the next: ten times a second the clock is 4 % of all sampling."""
 TO_THRESHOLD = "slowdown threshold minus core temperature"
@@ -69,7 +69,7 @@ def probe(nvml: Any, handle: Any, parts: tuple[Part, ...], clock: Callable[[], i
     pci = optional(nvml, "nvmlDeviceGetPciInfo", handle)
     enforced_w = once(nvml, handle, reads["power_limit_w"]) if "power_limit_w" in reads else None
     dear = [quantity for quantity, read in reads.items() if read.dear]
-    seldom = _STEADY if without else (*_STEADY, "event_reasons")  # which time under a cause is not made of, then
+    seldom = _STEADY if without else (*_STEADY, "event_reasons")  # no time is made of the bits
     line = DeviceLine(
         uuid=uuid,
         name=name,

@@ -29,7 +29,7 @@ class Instant(NamedTuple):
 
 
 def discontinuities(before: Instant, after: Instant) -> list[EventLine]:
-    """What happened to the clocks between two instants that should be a fraction of a second apart."""
+    """What happened to the clocks between two instants that should be about a second apart."""
     elapsed_ns = after.mono_ns - before.mono_ns
     asleep_s = (after.boot_ns - before.boot_ns - elapsed_ns) / 1e9
     step_s = (after.wall_ns - before.wall_ns - elapsed_ns) / 1e9 - asleep_s

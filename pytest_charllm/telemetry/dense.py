@@ -51,13 +51,12 @@ class Spans:
         self._spans: tuple[Span, ...] = ()
 
     def add(self, span: Span, now_ns: int) -> bool:
-        """Whether it wants a pass at once: a close look begins with it, or is to come and ended a rest. Where a window
-        is just near the next tick is soon enough, and keeps clear of what the device does itself."""
+        """Whether it wants a pass at once: it ended a rest, or took one back, or a close look begins with it."""
         was_close = self.at(now_ns) is Kind.DENSE
         stay = () if span.kind is Kind.LAST else (Kind.DENSE, Kind.LAST)
         still = [each for each in self._spans if each.end_ns > now_ns]
         self._spans = (*(each for each in still if each.kind in stay), span)
-        ended_rest = span.kind in (Kind.DENSE, Kind.LAST) and Kind.REST in {each.kind for each in still}
+        ended_rest = span.kind is not Kind.REST and Kind.REST in {each.kind for each in still}
         return ended_rest or (not was_close and self.at(now_ns) is Kind.DENSE)
 
     def at(self, now_ns: int) -> Kind | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -122,11 +123,14 @@ class DeviceReader(threading.Thread):
             self._event("error", f"{type(error).__name__}: {error}; this device is read no more")
 
     def _woken(self, timeout_s: float) -> bool:
-        """Whether within so long. An Event, which Python builds of a lock for each wait, costs a quarter more."""
+        """Whether it was woken within so long. An Event, which builds a lock for each wait, costs a quarter more."""
         try:
             self._wake.get(timeout=timeout_s)
         except queue.Empty:
             return False
+        with contextlib.suppress(queue.Empty):
+            while True:  # one pass will do for all that came meanwhile
+                self._wake.get_nowait()
         return True
 
     def _pass(self, is_last: bool = False) -> None:
@@ -137,11 +141,11 @@ class DeviceReader(threading.Thread):
         wanted = self._all if is_slow else self._dense if kind is Kind.DENSE else self._fast
         self._was = kind
         if is_slow:
-            self._slow_at_ns, self._owed = now_ns, False
+            self._slow_at_ns, self._owed = now_ns, self._owed and kind is Kind.DENSE
         sample = self._watched(lambda: self._source.read(self.uuid, wanted))
         self._put(sample)
         self._latencies_ns.append(sample.latency_ns)
-        if wanted is not self._fast:
+        if wanted != self._fast:
             self._pace.keep_clear(is_slow, sample.latency_ns, time.monotonic_ns())
         if is_slow:
             ring = self._watched(lambda: self._source.power_ring(self.uuid)) if is_judged else None
@@ -155,8 +159,10 @@ class DeviceReader(threading.Thread):
     def _slow_is_due(self, now_ns: int, kind: Kind | None, is_last: bool) -> bool:
         if self._slow_at_ns is None or (self._owed and kind is not Kind.DENSE):
             return True
+        if is_last and (self._owed or kind is not Kind.REST):
+            return True
         config, age_s = self._config, (now_ns - self._slow_at_ns) / 1e9
-        if (kind is Kind.DENSE and self._was is not Kind.DENSE) or (is_last and kind is not Kind.REST):
+        if kind is Kind.DENSE and self._was is not Kind.DENSE:
             return age_s >= config.slow_period_s / 2
         if kind is Kind.REST:
             return age_s >= config.rest_slow_period_s
@@ -217,12 +223,12 @@ class Watchdog:
             if since_ns is None or reader.abandoned:
                 continue
             late_s = (now_ns - since_ns) / 1e9
+            if late_s > self._gap_s and self._reported.get(reader.uuid) != since_ns:
+                self._reported[reader.uuid] = since_ns
+                text = f"a read has not returned for {late_s:.1f} s"
+                events.append(EventLine(kind="gap", mono_ns=now_ns, text=text, uuid=reader.uuid))
             if late_s > self._abandon_s:
                 reader.abandoned = True
                 text = f"given up: a read has not returned for {late_s:.1f} s"
                 events.append(EventLine(kind="lost", mono_ns=now_ns, text=text, uuid=reader.uuid))
-            elif late_s > self._gap_s and self._reported.get(reader.uuid) != since_ns:
-                self._reported[reader.uuid] = since_ns
-                text = f"a read has not returned for {late_s:.1f} s"
-                events.append(EventLine(kind="gap", mono_ns=now_ns, text=text, uuid=reader.uuid))
         return events

@@ -9,7 +9,9 @@ from collections.abc import Hashable
 BUSY_SHARE = 0.3
 """A pass may take this much of the period (95th percentile); beyond, the rate is halved."""
 WAITED_SHARE = 0.05
-"""A pass that takes so much of the period longer than the shortest of its sort had to wait for the device."""
+"""A pass that takes so much of the period longer than the shortest recent one of its sort had to wait for the device."""
+_TICKS_OF_A_GRID = 10
+"""A grid serves so long before it is moved again: a device that is always slow must not push the ticks away."""
 _RECENT = 50
 _ENOUGH = 20
 
@@ -17,8 +19,8 @@ _ENOUGH = 20
 class Pace:
     """A grid of due times with seeded jitter around each. Instants in monotonic nanoseconds.
 
-    `start_ns`: any instant of the grid; where an earlier one of the same device kept clear of what that does itself,
-    its `start_ns`.
+    `start_ns`: any instant of the grid, or the `start_ns` of an earlier pace of this device, which already keeps clear
+    of what that does itself.
     """
 
     def __init__(self, *, period_s: float, jitter_s: float, seed: str, start_ns: int) -> None:
@@ -27,7 +29,7 @@ class Pace:
         self._rng = random.Random(seed)
         self._tick = self._tick_before = 0
         self._latencies: deque[int] = deque(maxlen=_RECENT)
-        self._shortest: dict[Hashable, int] = {}
+        self._recent: dict[Hashable, deque[int]] = {}
 
     def wait_s(self, now_ns: int, at_least_s: float = 0.0) -> float:
         """Seconds until the next pass, on the first tick that is so long after the one before. Ticks that went by
@@ -46,11 +48,14 @@ class Pace:
         """Note how long a pass with dear reads took, which ended at `now_ns`; `sort` tells which reads they were.
 
         An H200 is busy with itself for some 15 ms of each 100 ms, and lets such reads wait, spinning, until it is
-        done. A grid of the same period meets that at every tick or at none. So a pass that had to wait moves the grid:
-        ticks, with all their jitter, come just after the moment at which the device was free again.
+        done. A grid of the same period meets that at none of its ticks, or all the time, as its phase will have it. So
+        a pass that had to wait moves the grid: ticks, with all their jitter, come just after the moment at which the
+        device was free again.
         """
-        shortest = self._shortest[sort] = min(latency_ns, self._shortest.get(sort, latency_ns))
-        if latency_ns - shortest > WAITED_SHARE * self.period_s * 1e9:
+        recent = self._recent.setdefault(sort, deque(maxlen=_ENOUGH))
+        recent.append(latency_ns)
+        waited = latency_ns - min(recent) > WAITED_SHARE * self.period_s * 1e9
+        if waited and self._tick >= _TICKS_OF_A_GRID:
             self.start_ns = now_ns + round((self._jitter_s + WAITED_SHARE * self.period_s) * 1e9)
             self._tick = 0
 
@@ -64,6 +69,6 @@ class Pace:
         if p95_s <= BUSY_SHARE * self.period_s:
             return False
         self.period_s *= 2
-        self.start_ns, self._tick = now_ns, 0
+        self._tick = 0
         self._latencies.clear()
         return True

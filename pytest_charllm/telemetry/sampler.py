@@ -41,7 +41,8 @@ LEFT_OUT = "left out by who started the sampler: nothing will be asked of it"
 
 
 class Sampling:
-    """Readers, file and clocks of one recording. `before`: the one before it in this process."""
+    """Readers, file and clocks of one recording. `before`: the one before it in this process, whose CPU time is not
+    its own, and whose readers know when their devices are busy with themselves."""
 
     def __init__(
         self, config: SamplerConfig, source: TelemetrySource, inbox: Inbox, before: Sampling | None = None

@@ -15,6 +15,7 @@ from pytest_charllm.telemetry.config import SamplerConfig
 from pytest_charllm.telemetry.dense import Kind, Span, Spans
 from pytest_charllm.telemetry.device_reader import DeviceReader
 from pytest_charllm.telemetry.inbox import Inbox
+from pytest_charllm.telemetry.sampler import Sampling
 
 S = 1_000_000_000
 DEAR = {"energy_j", "margin_c", "throttle_hw_thermal_ns", "link_tx_kib"}
@@ -37,13 +38,22 @@ class Asked(WithoutExtras):
         self.passes: list[tuple[float, frozenset[str]]] = []
         self.looks = 0
         self.rings: list[float] = []
+        self.busy_s: float | None = None
+        self.waits = 0
 
     def devices(self) -> tuple[DeviceLine, ...]:
         return (LINE,)
 
     def read(self, uuid: str, wanted: Collection[str]) -> SampleLine:
         self.passes.append((self._now.ns / S, frozenset(wanted)))
-        return SampleLine(uuid=uuid, mono_ns=self._now.ns, latency_ns=1000, values=dict.fromkeys(wanted, 1.0))
+        latency_ns = 1000
+        if self.busy_s is not None and DEAR & set(wanted):
+            into_ns = round(self._now.ns - self.busy_s * S) % (S // 10)
+            waits_ns = max(0, 15_000_000 - into_ns)
+            self.waits += waits_ns > 5_000_000
+            latency_ns = 4_000_000 + waits_ns
+            self._now.ns += latency_ns
+        return SampleLine(uuid=uuid, mono_ns=self._now.ns, latency_ns=latency_ns, values=dict.fromkeys(wanted, 1.0))
 
     def snapshot(self, uuid: str, when: str) -> SnapshotLine:
         return SnapshotLine(uuid=uuid, when=when, mono_ns=self._now.ns, values={})
@@ -58,12 +68,14 @@ class Asked(WithoutExtras):
 
 @pytest.fixture
 def sampled(monkeypatch):
-    """Runs a reader on a made-up clock: every wait takes just as long as it was asked for."""
+    """Runs a reader on a made-up clock: every wait takes just as long as it was asked for, and a dear read 4 ms where
+    the device is busy with itself for 15 ms from `busy_s` on in each 100 ms, longer if it has to wait for that."""
 
-    def run(seconds: float, announced: dict[float, Span]) -> Asked:
+    def run(seconds: float, announced: dict[float, Span], busy_s: float | None = None) -> Asked:
         now = SimpleNamespace(ns=0)
         monkeypatch.setattr(device_reader, "time", SimpleNamespace(monotonic_ns=lambda: now.ns))
         source, spans = Asked(now), Spans()
+        source.busy_s = busy_s
         reader = DeviceReader(source, LINE, SamplerConfig(path="", source="asked", ours_pid=1), spans, Inbox())
         left = sorted(announced.items())
 
@@ -118,25 +130,45 @@ def test_a_close_look_reads_energy_and_links(sampled):
 def test_all_is_read_between_a_close_look_and_a_rest(sampled):
     """The end of a window lies before it, and nothing dear is read for ten seconds after it, nor as the trace ends."""
     passes = sampled(6.0, {2.0: span(2.0, 2.2, Kind.LAST), 2.01: span(2.2, 120.0, Kind.REST)}).passes
-    full = [at_s for at_s, wanted in passes if wanted >= DEAR and at_s >= 2.0]
-    assert len(full) == 1
-    assert full[0] < 2.5
+    after = [(at_s, wanted) for at_s, wanted in passes if at_s >= 2.2]
+    assert after[0][1] >= DEAR
+    assert after[0][0] < 2.4
+    assert not any(wanted >= DEAR for _, wanted in after[1:])
 
 
-def test_the_last_pass_reads_all_unless_it_just_was(sampled):
-    """Where nothing was announced the end of the trace may be the end of what is judged."""
-    passes = sampled(3.75, {}).passes
-    assert passes[-1][1] >= DEAR
-    passes = sampled(3.35, {2.0: span(2.0, 3.1, Kind.LAST), 2.01: span(120.0, 121.0, Kind.REST)}).passes
-    assert [wanted >= DEAR for _, wanted in passes[-4:]].count(True) == 1
-    assert not passes[-1][1] >= DEAR
+@pytest.mark.parametrize("stops_s", [3.15, 3.25, 3.35, 3.75])
+def test_the_last_pass_reads_all_where_something_may_be_judged(sampled, stops_s):
+    """A script's window may end as the trace does, and a rank's after the first one that told of it: of such ends 20 to
+    40 % had no counter read after them, when the last pass left out what had just been read."""
+    assert sampled(stops_s, {}).passes[-1][1] >= DEAR
+    last = {3.1: span(3.1, 3.3, Kind.LAST), 3.101: span(3.3, 120.0, Kind.REST)}
+    passes = sampled(stops_s, last).passes
+    assert [at_s for at_s, wanted in passes if wanted >= DEAR and at_s >= min(stops_s, 3.3)]
 
 
-def test_the_grid_of_a_reader_before_is_kept():
-    """What it learnt of the device's own rhythm holds for the next recording too."""
-    spans, inbox, config = Spans(), Inbox(), SamplerConfig(path="", source="asked")
-    source = Asked(SimpleNamespace(ns=0))
-    assert DeviceReader(source, LINE, config, spans, inbox, grid_ns=12345).grid_ns == 12345
+def test_passes_keep_clear_of_what_the_device_does_itself(sampled):
+    """Each full pass that meets an H200's own 15 ms of 100 takes three times as long, all of it CPU time."""
+    late = {busy_s: sampled(60.0, {}, busy_s=busy_s).waits for busy_s in (0.0, 0.02, 0.04, 0.06, 0.08)}
+    assert max(late.values()) <= 6  # of 58; 0 to 25 on a grid that stays
+
+
+def test_the_next_recording_begins_on_the_grid_of_the_one_before(tmp_path):
+    """What a kept sampler learnt of a device's own rhythm serves the launches after."""
+    source, inbox = Asked(SimpleNamespace(ns=0)), Inbox()
+    first = Sampling(SamplerConfig(path=str(tmp_path / "1"), source="asked"), source, inbox)
+    again = Sampling(SamplerConfig(path=str(tmp_path / "2"), source="asked"), source, inbox, first)
+    assert again._readers[0].grid_ns == first._readers[0].grid_ns
+    apart = Sampling(SamplerConfig(path=str(tmp_path / "3"), source="asked"), source, inbox)
+    assert apart._readers[0].grid_ns != first._readers[0].grid_ns
+
+
+def test_what_woke_a_reader_twice_wants_one_pass():
+    """Two edges told of during one long read are both behind it."""
+    reader = DeviceReader(Asked(SimpleNamespace(ns=0)), LINE, SamplerConfig(path="", source="asked"), Spans(), Inbox())
+    for _ in range(3):
+        reader.wake()
+    assert reader._woken(0.0)
+    assert not reader._woken(0.0)
 
 
 def test_the_drivers_own_record_of_power_covers_the_window_alone(sampled):
@@ -153,8 +185,7 @@ def test_the_drivers_own_record_of_power_covers_the_window_alone(sampled):
     assert 16.2 <= rings[1] < 16.2 + 2.4
     within = [at_s for at_s in rings[1:] if at_s < 24.4]
     assert max(late - early for early, late in pairwise(within)) < 1.15
-    (last_s,) = [at_s for at_s in rings if at_s >= 24.4]
-    assert last_s < 24.8
+    assert 24.6 <= rings[-1] < 24.8
 
 
 def test_the_end_is_read_though_no_close_look_saw_it(sampled):
@@ -164,14 +195,14 @@ def test_the_end_is_read_though_no_close_look_saw_it(sampled):
     assert [at_s for at_s in full if 2.25 <= at_s < 2.85]
 
 
-def test_a_rest_is_slower_and_over_within_a_second_of_a_word(sampled):
+def test_a_rest_is_slower_and_over_at_a_word(sampled):
     """Start and compile are half of a launch; but a window that follows must not find the sampler asleep."""
     source = sampled(30.0, {0.1: span(2.0, 120.0, Kind.REST), 26.03: span(26.03, 120.0, Kind.NEAR)})
     rested = [wanted for at_s, wanted in source.passes if 2.2 <= at_s < 26.0]
-    assert 22 <= len(rested) <= 25
+    assert 32 <= len(rested) <= 36
     assert sum(wanted >= DEAR for wanted in rested) == 2
     begun = [(at_s, wanted) for at_s, wanted in source.passes if at_s >= 26.0]
-    assert begun[0][0] < 27.1
+    assert begun[0][0] == 26.03
     assert begun[0][1] >= DEAR
     assert max(late[0] - early[0] for early, late in pairwise(begun)) < 0.25
     full = [at_s for at_s, wanted in begun[:-1] if wanted >= DEAR]
@@ -183,8 +214,10 @@ def test_a_rest_is_slower_and_over_within_a_second_of_a_word(sampled):
 def test_an_edge_ends_a_rest_at_once(sampled):
     """A window that nobody said was near, or that came right after it."""
     for announced in ({}, {3.02: span(3.02, 120.0, Kind.NEAR)}):
-        passes = sampled(6.0, {0.1: span(1.0, 120.0, Kind.REST), **announced, 3.05: span(3.05, 3.5)}).passes
-        assert [wanted >= DEAR for at_s, wanted in passes if at_s == 3.05] == [True]
+        passes = sampled(6.0, {0.1: span(1.0, 120.0, Kind.REST), **announced, 3.05: span(3.4, 3.9)}).passes
+        close = [at_s for at_s, wanted in passes if "energy_j" in wanted and 3.3 < at_s < 4.0]
+        assert close[0] < 3.55
+        assert max(late - early for early, late in pairwise(close)) < 0.15
 
 
 def test_reads_of_a_nightly_launch(sampled):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,7 +95,7 @@ def test_ticks_keep_clear_of_what_the_device_does_itself(busy_from_ms, busy_ms):
     that the grid happened to have to the card's own 100 ms."""
     pace = Pace(period_s=0.1, jitter_s=0.02, seed="s", start_ns=0)
     waited = waits(pace, busy_from_ms, busy_ms, 300)
-    assert sum(each_ms > 5 for each_ms in waited) <= 6
+    assert sum(each_ms > 5 for each_ms in waited) <= 12
     assert sum(waited) <= 200
 
 
@@ -119,9 +121,29 @@ def test_a_device_that_is_always_slow_keeps_its_pace():
 def test_a_pass_is_measured_against_its_own_sort():
     """A pass over all takes twice as long as one at an edge, without having waited."""
     pace = Pace(period_s=0.1, jitter_s=0.0, seed="s", start_ns=0)
-    pace.wait_s(0)
-    pace.keep_clear("edge", 3 * MS, 103 * MS)
-    pace.keep_clear("all", 12 * MS, 112 * MS)
-    assert pace.wait_s(112 * MS) == pytest.approx(0.088)
-    pace.keep_clear("all", 18 * MS, 218 * MS)
-    assert pace.wait_s(218 * MS) == pytest.approx(0.105)
+    pace.wait_s(2 * S)
+    pace.keep_clear("edge", 3 * MS, 2103 * MS)
+    pace.keep_clear("all", 12 * MS, 2112 * MS)
+    assert pace.wait_s(2112 * MS) == pytest.approx(0.088)
+    pace.keep_clear("all", 18 * MS, 2218 * MS)
+    assert pace.wait_s(2218 * MS) == pytest.approx(0.105)
+
+
+def test_reads_that_scatter_cost_no_coverage():
+    """Of a device whose reads take 4 to 29 ms by chance each moved the grid by itself: 7.5 passes a second, for 10."""
+    pace, chance = Pace(period_s=0.1, jitter_s=0.02, seed="s", start_ns=0), Random(1)
+    now_ns = passes = 0
+    while now_ns < 30 * S:
+        now_ns += round(pace.wait_s(now_ns) * S)
+        latency_ns = round(chance.uniform(4, 29) * MS)
+        now_ns += latency_ns
+        pace.keep_clear("dear", latency_ns, now_ns)
+        passes += 1
+    assert passes > 285
+
+
+def test_doubling_the_period_keeps_the_phase():
+    """What the slow passes taught is handed to the next recording."""
+    pace = Pace(period_s=0.1, jitter_s=0.0, seed="s", start_ns=12 * MS)
+    assert any(pace.too_slow(50 * MS, i * S // 10) for i in range(30))
+    assert pace.start_ns == 12 * MS
