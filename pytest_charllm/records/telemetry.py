@@ -125,8 +125,8 @@ class DeviceLine(TelemetryLine, frozen=True, kw_only=True, tag="device"):
     """quantity -> what it means here, e.g. power_instant_w -> "instant, GPU scope"; energy_j -> "counter"."""
     capabilities: dict[str, str] = {}
     slow: tuple[str, ...] = ()
-    """Quantities that cost milliseconds to read, hardly change, or say no more than a counter does: once in `Meta.slow_period_s`, near edges energy and bytes sent at
-    every pass."""
+    """Quantities that cost milliseconds to read, hardly change, or say no more than a counter does: once in
+    `Meta.slow_period_s`, near edges energy and bytes sent at every pass."""
     parts: tuple[Part, ...] = ()
 
     def is_or_holds(self, uuid: str | None, pci: str | None) -> bool:

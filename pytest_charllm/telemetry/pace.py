@@ -9,7 +9,7 @@ from collections.abc import Hashable
 BUSY_SHARE = 0.3
 """A pass may take this much of the period (95th percentile); beyond, the rate is halved."""
 WAITED_SHARE = 0.05
-"""A pass that takes so much of the period longer than the shortest recent one of its sort had to wait for the device."""
+"""A pass that takes so much of the period longer than the shortest of late of its sort had to wait for the device."""
 _TICKS_OF_A_GRID = 10
 """A grid serves so long before it is moved again: a device that is always slow must not push the ticks away."""
 _RECENT = 50
