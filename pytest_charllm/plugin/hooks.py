@@ -28,6 +28,7 @@ class SuiteHooks:
     def __init__(self, suite: Suite) -> None:
         self._suite = suite
         self._sigterm = SigtermGuard()
+        self._interrupted = False
         self._without_baseline: dict[str, str] = {}
         self._ran = False
         self._not_closed: str | None = None
@@ -53,7 +54,11 @@ class SuiteHooks:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
         with self._sigterm.installed():
-            return (yield)
+            try:
+                return (yield)
+            except KeyboardInterrupt:  # a second one may hit pytest before it has noted the first
+                self._interrupted = True
+                raise
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -88,7 +93,7 @@ class SuiteHooks:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
         try:
-            self._suite.close(interrupted=not ended)
+            self._suite.close(interrupted=self._interrupted or not ended)
         except CharllmError as error:  # a full disk, say; an exception here would take every report of the session away
             self._not_closed = str(error)
         if self._sigterm.arrived:

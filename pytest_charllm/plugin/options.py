@@ -184,13 +184,26 @@ def rerun_line(config: pytest.Config, nodeid: str) -> str:
     """The command that runs just this test again, with our own options as they were typed."""
     import shlex
 
+    return shlex.join(["pytest", nodeid, *_typed(config, ("--gpu", "--microbatch", "--charllm-"))])
+
+
+def accept_line(config: pytest.Config) -> str:
+    """The command that puts this run on record, in the folders that were typed."""
+    import shlex
+
+    from pytest_charllm.report.table import ACCEPT
+
+    return shlex.join([*ACCEPT.split(), *_typed(config, ("--charllm-dir", "--charllm-baselines"))])
+
+
+def _typed(config: pytest.Config, beginnings: tuple[str, ...]) -> list[str]:
+    """The options typed that begin with one of these, each with its value."""
     typed = [os.fspath(argument) for argument in config.invocation_params.args]
-    ours = [
+    return [
         argument if "=" in argument or _is_switch(config, argument) else f"{argument}={value}"
         for argument, value in zip(typed, [*typed[1:], ""], strict=True)
-        if argument.partition("=")[0] in ("--gpu", "--microbatch") or argument.startswith("--charllm-")
+        if argument.startswith(beginnings)
     ]
-    return shlex.join(["pytest", nodeid, *ours])
 
 
 def _is_switch(config: pytest.Config, argument: str) -> bool:

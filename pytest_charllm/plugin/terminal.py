@@ -44,7 +44,7 @@ def write_summary(reporter: pytest.TerminalReporter, suite: Suite, exitstatus: i
 
     reporter.section(f"charllm: {describe(suite.machine)}")
     cases = outcomes.cases(suite.results)
-    table = summary(cases)
+    table = summary(cases, suite.accept_line)
     if table:
         reporter.write_line(table)
     for line in reach(suite.options.faults, cases):

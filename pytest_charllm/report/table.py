@@ -31,12 +31,18 @@ HEADERS = (
 RIGHT = HEADERS[2:-1]
 
 
-def summary(cases: Sequence[Case]) -> str:
-    """One table of all scenarios and the lines below it; "" without any. Columns with no data anywhere are dropped."""
+ACCEPT = "pytest-charllm baseline accept latest"
+
+
+def summary(cases: Sequence[Case], accept: str = ACCEPT) -> str:
+    """One table of all scenarios and the lines below it; "" without any. Columns with no data anywhere are dropped.
+
+    `accept`: the command that puts this run on record.
+    """
     if not cases:
         return ""
     table = grid(HEADERS, [_row(case) for case in cases], RIGHT, last_width=WHY_WIDTH)
-    return "\n".join([table, "", *_notes(cases)])
+    return "\n".join([table, "", *_notes(cases, accept)])
 
 
 def _row(case: Case) -> tuple[str, ...]:
@@ -79,7 +85,7 @@ def _temperatures(case: Case) -> str:
     return "/".join("-" if degrees is None else f"{degrees:.0f}" for degrees in (core, hbm))
 
 
-def _notes(cases: Sequence[Case]) -> list[str]:
+def _notes(cases: Sequence[Case], accept: str) -> list[str]:
     counts = Counter(case.verdict for case in cases)
     scenarios = "1 scenario" if len(cases) == 1 else f"{len(cases)} scenarios"
     notes = [f"{scenarios}: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items())]
@@ -89,22 +95,18 @@ def _notes(cases: Sequence[Case]) -> list[str]:
     if any(measurement.replayed or measurement.simulated for case in cases for measurement in case.measurements):
         return [*notes, "replayed or simulated: these launches can never become a baseline"]
     improved = [case for case in cases if case.verdict == Verdict.IMPROVED]
-    notes += [
-        f"{verdict(case)}; put it on record: pytest-charllm baseline accept latest --only {case.key}"
-        for case in improved
-    ]
+    notes += [f"{verdict(case)}; put it on record: {accept} --only {case.key}" for case in improved]
     if alone := sum(_by_step_alone(case) for case in cases):
         how = "Script(tokens_per_step=...) or mark_step(tokens=...)"
         notes.append(f"{alone} judged by step time alone: tokens per step are not known; say them by {how}")
-    return notes + _to_accept([case for case in cases if _wants_a_baseline(case)])
+    return notes + _to_accept([case for case in cases if _wants_a_baseline(case)], accept)
 
 
-def _to_accept(cases: Sequence[Case]) -> list[str]:
+def _to_accept(cases: Sequence[Case], accept: str) -> list[str]:
     """How to put on record what can go there; of all else why not, as `accept` would say."""
     why_not = Counter(case.not_recordable for case in cases)
     ready = why_not.pop("", 0)
-    accept = "put these launches on record: pytest-charllm baseline accept latest"
-    notes = [f"{ready} without a baseline; {accept}"] if ready else []
+    notes = [f"{ready} without a baseline; put these launches on record: {accept}"] if ready else []
     return notes + [f"{count} without a baseline, not to be put on record: {why}" for why, count in why_not.items()]
 
 

@@ -38,8 +38,10 @@ def read_bytes(path: Path) -> bytes | None:
     """None when there is no such file. Raises `BadRecord` naming a file that is there and cannot be read."""
     try:
         return path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return None
+    except NotADirectoryError:
+        raise BadRecord(f"{shown(path)}: there is a file where a folder should be; move it away") from None
     except OSError as error:
         raise BadRecord(f"{shown(path)}: cannot be read: {error.strerror}; check its permissions") from None
 

@@ -10,7 +10,6 @@ from statistics import fmean, median
 import msgspec
 import pytest
 
-from pytest_charllm.judge.tolerances import CPU
 from pytest_charllm.measure.checks import GRAD_NORM_LIMIT, LOSS_LIMIT
 from pytest_charllm.records import Pass, RankReport, RankRequest, from_json, tier
 from pytest_charllm.scenario import Scenario, Sharding

@@ -39,7 +39,34 @@ def test_improved_passes_and_asks_for_a_refresh(inner):
     inner.scripted(verdict=Verdict.IMPROVED)
     result = inner.run()
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["IMPROVED llama3-1b.mb1*baseline accept latest*"])
+    result.stdout.fnmatch_lines(["IMPROVED llama3-1b.mb1*baseline accept latest --only llama3-1b.mb1"])
+
+
+def test_what_is_to_be_put_on_record_is_named_with_its_folders(inner):
+    """`baseline accept latest` went to another folder than the run: to whatever ran last there."""
+    inner.suite(CHECK)
+    inner.scripted(verdict=Verdict.IMPROVED)
+    inner.run("--charllm-dir", "my runs", "--charllm-tier=smoke").stdout.fnmatch_lines(
+        ["*put it on record: pytest-charllm baseline accept latest '--charllm-dir=my runs' --only llama3-1b.mb1"]
+    )
+
+
+def test_an_impatient_ctrl_c_still_interrupts_the_run(inner):
+    """The second hit pytest before it had noted the first: the run was on record as finished, with nothing judged."""
+    inner.suite(CHECK)
+    inner.scripted(raises=KeyboardInterrupt())
+    inner.pytester.makeconftest(
+        """
+        import pytest
+
+        @pytest.hookimpl(wrapper=True, tryfirst=True)
+        def pytest_keyboard_interrupt():
+            raise KeyboardInterrupt
+            yield
+        """
+    )
+    inner.run()
+    assert [campaign.closed for campaign in inner.campaigns] == [[True]]
 
 
 def test_regression_fails_with_the_story_and_no_traceback(inner):

@@ -265,7 +265,15 @@ def test_a_refusing_disk_is_one_line(store: BaselineStore, baseline: Baseline, h
     store.shipped.write_text("in the way")
     with pytest.raises(HarnessError, match=r"not writable: .*; choose another folder with --charllm-baselines"):
         store.write(baseline, h200)
-    assert store.find(h200, KEY) is None
+    assert store.shipped.read_text() == "in the way"
+
+
+def test_a_file_in_the_place_of_a_folder_is_not_an_empty_record(store: BaselineStore, h200: Machine) -> None:
+    """The gate was off then: "no baseline", and PASS."""
+    store.local.parent.mkdir(exist_ok=True)
+    store.local.write_text("in the way")
+    with pytest.raises(BadRecord, match="there is a file where a folder should be"):
+        store.find(h200, KEY)
 
 
 def test_runs_on_record_are_those_of_every_file(tmp_path: Path, h200: Machine, baseline: Baseline) -> None:
