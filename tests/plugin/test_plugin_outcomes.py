@@ -65,8 +65,9 @@ def test_an_impatient_ctrl_c_still_interrupts_the_run(inner):
             yield
         """
     )
-    inner.run()
-    assert [campaign.closed for campaign in inner.campaigns] == [[True]]
+    with pytest.raises(KeyboardInterrupt):
+        inner.run()
+    assert inner.campaign.closed == [True]
 
 
 def test_regression_fails_with_the_story_and_no_traceback(inner):
