@@ -12,7 +12,7 @@ import pytest
 
 from pytest_charllm.errors import BadInput, CharllmError, HarnessError
 from pytest_charllm.plugin import opening, outcomes
-from pytest_charllm.plugin.options import accept_line, rerun_line
+from pytest_charllm.plugin.options import rerun_line
 from pytest_charllm.plugin.outcomes import Outcome, Result
 from pytest_charllm.plugin.progress import ProgressLine
 
@@ -59,11 +59,6 @@ class Suite:
         self.campaign = opening.open_campaign(self._config, self.options, self.machine, items, self.progress)
         if self.options.replay is None:
             self.about_s = opening.about_s(self._config, self.options, self.machine, items)
-
-    @property
-    def accept_line(self) -> str:
-        """The command that puts this run on record."""
-        return accept_line(self._config)
 
     def close(self, *, interrupted: bool) -> None:
         self._keep()  # where the disk was full then and no longer is

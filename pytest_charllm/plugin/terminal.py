@@ -10,7 +10,7 @@ import pytest
 from pytest_charllm.errors import BadInput
 from pytest_charllm.plugin import outcomes
 from pytest_charllm.plugin.machine import describe
-from pytest_charllm.plugin.options import fault_texts
+from pytest_charllm.plugin.options import accept_line, fault_texts
 from pytest_charllm.plugin.outcomes import Outcome, Result
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def write_summary(reporter: pytest.TerminalReporter, suite: Suite, exitstatus: i
 
     reporter.section(f"charllm: {describe(suite.machine)}")
     cases = outcomes.cases(suite.results)
-    table = summary(cases, suite.accept_line)
+    table = summary(cases, accept_line(reporter.config))
     if table:
         reporter.write_line(table)
     for line in reach(suite.options.faults, cases):

@@ -244,5 +244,5 @@ def test_reads_of_a_nightly_launch(sampled):
     window = [at_s for at_s, wanted in source.passes if wanted >= DEAR and 27.0 <= at_s <= 42.85]
     assert max(late - early for early, late in pairwise(window)) < 1.15
     for begin_s, end_s in ((27.1, 27.5), (42.1, 42.8)):
-        at = [at_s for at_s, wanted in source.passes if "energy_j" in wanted and begin_s - 0.1 <= at_s <= end_s]
+        at = [at_s for at_s, wanted in source.passes if "energy_j" in wanted and begin_s - 0.3 <= at_s <= end_s]
         assert max(late - early for early, late in pairwise(at)) < 0.15
