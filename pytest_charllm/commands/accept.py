@@ -40,7 +40,7 @@ BOOTSTRAP = "bootstrap"
 FAILED = (Status.CRASHED, Status.HUNG, Status.OUT_OF_MEMORY)
 ASIDE = (Pass.DIAGNOSTIC, Pass.TRACED)
 """Passes beside the timed one, which count what a step does."""
-UNUSABLE = (Verdict.INVALID, Verdict.INCONCLUSIVE, Verdict.INFEASIBLE)
+UNUSABLE = (Verdict.INVALID, Verdict.INFEASIBLE)
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,9 @@ def accept(
     """Put every timed scenario of the run on record that may be, and say of each other one why not.
 
     `only` is a pattern on keys (``gpt3*``) or a part of them. `because` is the reason that stays with the numbers; a
-    regression needs one. `commit` is for a run outside of a git checkout, which could not know its own. Raises
-    `BadInput` when the run is still running, holds nothing (that matches), or knows of another commit.
+    regression needs one, and a GPU's launches that nothing could be decided by. `commit` is for a run outside of a git
+    checkout, which could not know its own. Raises `BadInput` when the run is still running, holds nothing (that
+    matches), or knows of another commit.
     """
     if run.status is RunStatus.RUNNING:
         raise BadInput(f"run {run.id} is still running; accept it when it has ended")
@@ -119,7 +120,7 @@ def _accept_one(
     judgement, comparable = run.judgement(key), run.comparable(key)
     if judgement is None or comparable is None:
         raise _Refusal("not judged: the run was interrupted" if run.status is RunStatus.INTERRUPTED else "not judged")
-    _refuse_judgement(judgement, because, _holding_now(run, key))
+    _refuse_judgement(judgement, because, _holding_now(run, key), machine.is_cpu)
     launches = _usable(run, key)
     gated = machine.is_cpu and not isinstance(_work(run, key), Script)
     disagreement = too_far_apart(launches, "cost_cpu", AGREEMENT_COV) if gated else ""
@@ -176,7 +177,7 @@ def _holding_now(run: RunDirectory, key: str) -> set[str]:
     return {check.name for check in again} - {check.name for check in again if not check.ok}
 
 
-def _refuse_judgement(judgement: Judgement, because: str, holding_now: Container[str]) -> None:
+def _refuse_judgement(judgement: Judgement, because: str, holding_now: Container[str], is_cpu: bool) -> None:
     broken = [check.name for check in judgement.checks if not check.ok and check.name not in holding_now]
     if broken:
         raise _Refusal(f"strict checks failed: {', '.join(broken)}")
@@ -184,6 +185,10 @@ def _refuse_judgement(judgement: Judgement, because: str, holding_now: Container
         raise _Refusal(f"{judgement.verdict}: {judgement.because}")
     if judgement.verdict is Verdict.REGRESSION and not because:
         raise _Refusal(f"REGRESSION: {judgement.because}; to make it the new normal, say why with --because")
+    if judgement.verdict is Verdict.INCONCLUSIVE and (is_cpu or not because):
+        # One night says little of how far nights are apart: if none but calm ones went on record, none ever would.
+        remedy = "" if is_cpu else "; if nothing is wrong with these launches, say so with --because"
+        raise _Refusal(f"INCONCLUSIVE: {judgement.because}{remedy}")
 
 
 def _work(run: RunDirectory, key: str) -> Training | Script | Collective | None:

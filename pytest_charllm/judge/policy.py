@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_charllm.judge.busy import judge_cpu_time, judge_wall
-from pytest_charllm.judge.collective import collective_required, collective_rules
+from pytest_charllm.judge.collective import collective_required, collective_rules, host_noise
 from pytest_charllm.judge.evidence import Against, Grounds, invalid, split
 from pytest_charllm.judge.findings import judge_findings, record_findings
 from pytest_charllm.judge.metric import Outcome, Question, judge_metric, judge_power
@@ -45,11 +45,15 @@ PRIMARY = "throughput"
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is judged of a scenario, what a PASS needs evidence for, and whether strict checks are made of it."""
+    """What is judged of a scenario, what a PASS needs evidence for, and whether strict checks are made of it.
+
+    `noise`: what metrics of its own record say of each other's.
+    """
 
     rules: Mapping[str, Tolerance]
     required: Sequence[str]
     checks: bool
+    noise: Mapping[str, Noise] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,9 @@ class Policy:
         round of exactly that many. Launches that failed are not passed in: they are failures of their own.
         """
         against = Against.of(baseline, comparable, self.is_cpu)
-        asked = self._asked(scenario, comparable, [measurement for launches in rounds for measurement in launches])
+        asked = self._asked(
+            scenario, comparable, [measurement for launches in rounds for measurement in launches], against.runs
+        )
         budget = self._wanted(baseline, against, speed) if first_launches is None else first_launches
         look = self._first_look(against, budget) if first_launches is None else budget
         first, again = split(rounds, look)
@@ -119,14 +125,20 @@ class Policy:
                 return self._confirmation(breached, against.runs, first, launches, begins=not again)
         return self._by_metrics(asked, grounds, against, before, after, (budget, self.tier.confirm_launches))
 
-    def _asked(self, scenario: Scenario, comparable: Comparable, launches: Sequence[Measurement]) -> _Asked:
+    def _asked(
+        self,
+        scenario: Scenario,
+        comparable: Comparable,
+        launches: Sequence[Measurement],
+        recorded: Sequence[Recorded],
+    ) -> _Asked:
         rules = rules_for(comparable.variant, self.tier.name, self.is_cpu)
         required = CPU_REQUIRED if self.is_cpu else self.tier.required
         if isinstance(scenario.work, Collective):
-            judged = {} if self.is_cpu else collective_rules(scenario.work)
-            return _Asked(
-                self.rules.applied(judged), () if self.is_cpu else collective_required(scenario.work), checks=True
-            )
+            if self.is_cpu:
+                return _Asked(self.rules.applied({}), (), checks=True)
+            judged, needed = self.rules.applied(collective_rules(scenario.work)), collective_required(scenario.work)
+            return _Asked(judged, needed, checks=True, noise=host_noise(scenario.work, recorded))
         if scenario.options.soak:
             return _Asked(self.rules.applied(rules | SOAK), (*required, *REQUIRED), self.tier.diagnostic)
         if not isinstance(scenario.work, Script):
@@ -154,7 +166,9 @@ class Policy:
     def _outcomes(self, asked: _Asked, against: Against, launches: Sequence[Measurement], budget: int) -> list[Outcome]:
         """Every metric of one round in the order of its table. Power is read together with throughput."""
         factor = self.rules.factor or (CPU_FACTOR if self.is_cpu else noise_factor(self.checks))
-        question = Question(budget=budget, factor=factor, siblings=self.siblings, pooled=not self.is_cpu)
+        question = Question(
+            budget=budget, factor=factor, siblings={**self.siblings, **asked.noise}, pooled=not self.is_cpu
+        )
         outcomes: dict[str, Outcome] = {}
         for metric, rule in asked.rules.items():
             judge = ON_A_CPU.get(metric, judge_metric) if self.is_cpu else judge_metric

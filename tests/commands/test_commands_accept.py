@@ -90,6 +90,30 @@ def test_a_later_run_is_appended(gpu_run: Callable[..., RunDirectory], store: Ba
     assert one(accept(newer, store, accepted_by="bob")) == Refused(KEY, "already on record")
 
 
+def test_an_undecided_night_goes_on_record_with_a_reason(
+    gpu_run: Callable[..., RunDirectory], store: BaselineStore, h200: Machine
+) -> None:
+    """Tensor parallelism that waits for its host: one night was too unsteady to judge any by, and since only what was
+    judged could go on record, it would have stayed so for ever."""
+    accept(gpu_run(), store, accepted_by="ada")
+    night = gpu_run(verdict=Verdict.INCONCLUSIVE)
+    assert isinstance(one(accept(night, store, accepted_by="ada", because="nothing changed")), Accepted)
+    baseline = store.find(h200, KEY)
+    assert baseline is not None
+    assert (baseline.reference.because, baseline.reference.new_level) == ("nothing changed", False)
+    assert len(list(baseline.segments())) == 1
+
+
+def test_an_undecided_cpu_stays_off_the_record(cpu_run: Callable[..., RunDirectory], store: BaselineStore) -> None:
+    """There it means that the machine was busy, and no reason makes its times better."""
+    run = cpu_run([1.0] * 5)
+    (key,) = run.scenario_keys()
+    judgement = run.judgement(key)
+    assert judgement is not None
+    run.save_judgement(msgspec.structs.replace(judgement, verdict=Verdict.INCONCLUSIVE, because="busy"))
+    assert one(accept(run, store, accepted_by="ada", because="nothing changed")) == Refused(key, "INCONCLUSIVE: busy")
+
+
 def test_incomparable_starts_a_new_file(
     gpu_run: Callable[..., RunDirectory], store: BaselineStore, h200: Machine
 ) -> None:
@@ -111,7 +135,10 @@ def test_incomparable_starts_a_new_file(
         ({"first": {"injected": True}}, f"injected: {KEY}.timed-1"),
         ({"first": {"simulated": True}}, f"simulated: {KEY}.timed-1"),
         ({"verdict": Verdict.INVALID}, "INVALID: told INVALID"),
-        ({"verdict": Verdict.INCONCLUSIVE}, "INCONCLUSIVE: told INCONCLUSIVE"),
+        (
+            {"verdict": Verdict.INCONCLUSIVE},
+            "INCONCLUSIVE: told INCONCLUSIVE; if nothing is wrong with these launches, say so with --because",
+        ),
         (
             {"verdict": Verdict.REGRESSION},
             "REGRESSION: told REGRESSION; to make it the new normal, say why with --because",

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pytest_charllm.judge.collective import collective_required, collective_rules
+from pytest_charllm.judge.collective import HOST_BOUND, collective_required, collective_rules
 from pytest_charllm.judge.policy import Policy
 from pytest_charllm.records import METRICS, Check, Measurement, NeedMore, Value, Verdict, tier
-from pytest_charllm.records.curve import CURVE_METRICS
+from pytest_charllm.records.curve import CURVE_METRICS, judged
 from pytest_charllm.scenario import Collective, CollectiveOp, Layout, Scenario
+from pytest_charllm.scenario.collective import sizes_of
 
 WORK = Collective(op=CollectiveOp.ALL_REDUCE)
 SCENARIO = Scenario(work=WORK, layout=Layout(dp=2))
@@ -76,6 +77,46 @@ def test_what_waits_for_its_host_withholds_nothing(
     judgement: Any = policy.decide(SCENARIO, record, make.comparable(), [night], None, first_launches=1)
     assert judgement.verdict is verdict
     assert "unreliable" in [finding.kind for finding in judgement.findings]
+
+
+SMALL = [judged(size) for size in sizes_of(WORK) if size <= HOST_BOUND]
+P2P_S = (
+    (71.6, 76.2, 64.2, 71.1, 74.1, 68.9, 74.2),
+    (82.8, 88.9, 91.7, 79.9, 83.4, 77.2, 87.1),
+    (70.0, 50.7, 46.1, 47.1, 78.7, 79.6, 85.5),
+)
+"""Microseconds of a send and receive of 1 KiB to 4 MiB between two H200s, launch by launch."""
+
+
+def small(make: SimpleNamespace, microseconds: tuple[float, ...]) -> Measurement:
+    """Bandwidths are as good as any number that is in proportion."""
+    changes = {
+        metric: 1e-6 * us if metric.startswith("latency") else 1000.0 / us
+        for metric, us in zip(SMALL, microseconds, strict=True)
+    }
+    return curve(make, **changes)
+
+
+def test_one_size_is_no_calmer_than_its_neighbours(make: SimpleNamespace) -> None:
+    """p2p on two H200s: of seven sizes that wait for the host three launches agreed at 1 KiB, by luck. On other cards,
+    with nothing changed, it was red: +30.0 %, confirmed +29.9 %."""
+    record = make.baseline([small(make, launch) for launch in P2P_S])
+    policy = Policy(tier("nightly", False), is_cpu=False)
+    nights = [small(make, (93.1, 81.0, 91.6, 91.2, 73.8, 89.5, 89.4))]
+    judgement: Any = policy.decide(SCENARIO, record, make.comparable(), [nights], None, first_launches=1)
+    assert judgement.verdict is Verdict.PASS
+    assert {row.metric for row in judgement.metrics if row.verdict is Verdict.INCONCLUSIVE} == set(SMALL)
+
+
+def test_a_calm_host_still_shows_what_it_lost(make: SimpleNamespace) -> None:
+    """Where launches agree at every size, 10 us more of 33 are red (NCCL 2.29, below 32 KiB)."""
+    calm = [tuple(us * (1 + 0.01 * n) for us in (33.0, 33.4, 32.8, 33.1, 33.6, 35.0, 37.0)) for n in (-1, 0, 1)]
+    record = make.baseline([small(make, launch) for launch in calm])
+    policy = Policy(tier("nightly", False), is_cpu=False)
+    slow = [small(make, (43.0, 43.4, 42.8, 33.1, 33.6, 35.0, 37.0))]
+    judgement: Any = policy.decide(SCENARIO, record, make.comparable(), [slow, slow * 3], None, first_launches=1)
+    red = {row.metric for row in judgement.metrics if row.verdict is Verdict.REGRESSION}
+    assert red == {"latency_1kib", "latency_4kib", "latency_16kib"}
 
 
 def test_what_a_short_sweep_requires() -> None:

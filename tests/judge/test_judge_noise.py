@@ -59,7 +59,9 @@ def test_launches_too_far_apart_for_luck_speak_for_themselves(make: SimpleNamesp
     level = statistics.median(speeds)
     noise = estimate([Run(0, ("GPU-0", "GPU-1"), tuple(speed / level for speed in speeds))], prior=0.005)
     assert noise.launch == pytest.approx(0.0238, abs=0.0005)
-    assert (noise.run, noise.card, noise.assumed) == (0.005, 0.005, ("launch", "run", "card"))
+    assert (noise.card, noise.assumed) == (0.005, ("launch", "run", "card"))
+    # The next night was 9.4 % faster, on other cards, and IMPROVED: nights are not calmer than launches.
+    assert noise.run == noise.launch
 
 
 @given(st.integers(0, 10_000), st.integers(2, 5))
