@@ -125,11 +125,11 @@ def _spread(windows: Sequence[DeviceWindow], quantity: str) -> Value:
 
 
 def _link_bytes(windows: Sequence[DeviceWindow], launch: Launch) -> Value:
-    """Mean over devices; one that is alone has nobody to send to."""
+    """Mean over devices; one that is alone has nobody to send to. Of a sweep, which has no steps, all that it sent."""
     if len(windows) < 2:
         return missing("link_bytes", "one device")
     if isinstance(launch.scenario.work, Collective):
-        return missing("link_bytes", "no steps")
+        return over_devices(windows, links.sweep_bytes, statistics.fmean)
     count = len(steps.slowest_steps_s(launch.ranks))
     return over_devices(windows, lambda window: links.link_bytes(window, count), statistics.fmean)
 

@@ -179,6 +179,7 @@ class MessageTimes(Record, frozen=True, kw_only=True):
 
     `wall_s`: seconds of one call, an entry a batch. `size` is what was asked for, `bytes` that of the full tensor,
     rounded up to equal parts. `wrong`: elements of the first call's result that were not what they had to be.
+    `untimed_calls`: that one and those of the warm-up; None in records that do not tell.
     """
 
     size: int
@@ -186,6 +187,7 @@ class MessageTimes(Record, frozen=True, kw_only=True):
     calls: int
     wall_s: tuple[float, ...]
     wrong: int
+    untimed_calls: int | None = None
 
 
 class Reference(Record, frozen=True, kw_only=True):

@@ -42,4 +42,6 @@ def times_of(op: CollectiveOp, size: int, world: World) -> MessageTimes:
             marks.append(mark())
         world.synchronize()
     wall_s = tuple(before.until(after).wall_s / calls for before, after in pairwise(marks))
-    return MessageTimes(size=size, bytes=made.bytes, calls=calls, wall_s=wall_s, wrong=wrong)
+    return MessageTimes(
+        size=size, bytes=made.bytes, calls=calls, wall_s=wall_s, wrong=wrong, untimed_calls=1 + WARMUP_CALLS
+    )
