@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from pytest_charllm.devices import nvml_fields as table
-from pytest_charllm.devices.nvml_calls import NvmlError, Raw, call, optional, read_fields, text
+from pytest_charllm.devices.nvml_calls import Batch, NvmlError, Raw, call, optional, text
 from pytest_charllm.devices.nvml_events import XidEvents
 from pytest_charllm.devices.nvml_fields import Call, Field
 from pytest_charllm.devices.nvml_health import health
@@ -24,11 +24,32 @@ _REVIVE_AT_MOST_S = 60.0
 Answer = float | NvmlError | str
 
 
+class _Plan:
+    """How a set of quantities is read. Worked out once, since nearly all passes want the same."""
+
+    def __init__(self, nvml: Any, found: Probed, wanted: frozenset[str]) -> None:
+        reads = {quantity: read for quantity, read in found.reads.items() if quantity in wanted}
+        self.fields = tuple((quantity, read) for quantity, read in reads.items() if isinstance(read, Field))
+        self.calls = tuple((quantity, read) for quantity, read in reads.items() if isinstance(read, Call))
+        self.batch = Batch(nvml, [read for _, read in self.fields])
+        self.to_threshold = "margin_c" in wanted and found.line.semantics.get("margin_c") == TO_THRESHOLD
+        self.sampled = found.sampled.quantities & wanted
+        self.metrics = table.GPM.keys() & wanted
+
+
 class _Gpu:
     """`handle` changes when the library is started anew."""
 
     def __init__(self, handle: Any, found: Probed) -> None:
         self.handle, self.found = handle, found
+        self._plans: dict[frozenset[str], _Plan] = {}
+
+    def plan(self, nvml: Any, wanted: Collection[str]) -> _Plan:
+        wanted = frozenset(wanted)
+        plan = self._plans.get(wanted)
+        if plan is None:
+            plan = self._plans[wanted] = _Plan(nvml, self.found, wanted)
+        return plan
 
     @property
     def line(self) -> DeviceLine:
@@ -78,19 +99,21 @@ class NvmlSource:
 
     def read(self, uuid: str, wanted: Collection[str]) -> SampleLine:
         gpu = self._gpus[uuid]
+        plan = gpu.plan(self._nvml, wanted)
         values: dict[str, float | None] = {}
         missing: dict[str, str] = {}
         begin_ns = self._clock()
-        answers = self._pass(gpu, wanted)
+        answers = self._pass(gpu, plan)
         end_ns = self._clock()
         for quantity, answer in answers.items():
-            if isinstance(answer, NvmlError) and answer.code in table.LOST:
-                raise DeviceLostError(answer.explain(f"{uuid} ({gpu.line.name})"))
-            if isinstance(answer, NvmlError | str):
-                values[quantity], missing[quantity] = None, str(answer)
-            else:
+            if isinstance(answer, float):
                 values[quantity] = answer
-        self._revive_if_stale(answers.values(), end_ns)
+            elif isinstance(answer, NvmlError) and answer.code in table.LOST:
+                raise DeviceLostError(answer.explain(f"{uuid} ({gpu.line.name})"))
+            else:
+                values[quantity], missing[quantity] = None, str(answer)
+        if len(missing) == len(answers):
+            self._revive_if_stale(answers.values(), end_ns)
         gpu.found.plausible.filter(values, missing)
         return SampleLine(
             uuid=uuid, mono_ns=(begin_ns + end_ns) // 2, latency_ns=end_ns - begin_ns, values=values, missing=missing
@@ -130,20 +153,20 @@ class NvmlSource:
         time.sleep(timeout_s)
         return ()
 
-    def _pass(self, gpu: _Gpu, wanted: Collection[str]) -> dict[str, Answer]:
+    def _pass(self, gpu: _Gpu, plan: _Plan) -> dict[str, Answer]:
         """Every wanted quantity with its value, its refusal, or why it cannot be decoded: fields first, in one call."""
-        reads = {quantity: read for quantity, read in gpu.found.reads.items() if quantity in wanted}
-        answers = self._fields(gpu, {q: read for q, read in reads.items() if isinstance(read, Field)})
-        for quantity, read in reads.items():
-            if isinstance(read, Call):
-                answers[quantity] = ask_call(self._nvml, gpu.handle, read)
-        if "margin_c" in wanted and gpu.line.semantics.get("margin_c") == TO_THRESHOLD:
+        answers = self._fields(gpu, plan)
+        for quantity, read in plan.calls:
+            answers[quantity] = ask_call(self._nvml, gpu.handle, read)
+        if plan.to_threshold:
             answers["margin_c"] = self._to_threshold(gpu, answers.get("core_temp_c"))
         reasons = answers.get("event_reasons")
         if isinstance(reasons, float):
             sampled = gpu.found.sampled.add(int(reasons), self._clock())
-            answers |= {q: total_ns for q, total_ns in sampled.items() if q in wanted}
-        return answers | self._metrics(gpu, table.GPM.keys() & set(wanted))
+            answers |= {q: total_ns for q, total_ns in sampled.items() if q in plan.sampled}
+        if plan.metrics:
+            answers |= self._metrics(gpu, plan.metrics)
+        return answers
 
     def _to_threshold(self, gpu: _Gpu, core_c: Answer | None) -> Answer:
         if core_c is None:  # not wanted by itself
@@ -152,7 +175,7 @@ class NvmlSource:
         return gpu.line.slowdown_temp_c - core_c if isinstance(core_c, float) else core_c
 
     def _metrics(self, gpu: _Gpu, wanted: Collection[str]) -> dict[str, Answer]:
-        if gpu.found.gpm is None or not wanted:
+        if gpu.found.gpm is None:
             return {}
         try:
             return {quantity: answer for quantity, answer in gpu.found.gpm.read().items() if quantity in wanted}
@@ -162,15 +185,15 @@ class NvmlSource:
             gpu.found = gpu.found._replace(gpm=None)
             return dict.fromkeys(wanted, f"GPM: {type(error).__name__}: {error}; not asked again")
 
-    def _fields(self, gpu: _Gpu, fields: dict[str, Field]) -> dict[str, Answer]:
-        if not fields:
+    def _fields(self, gpu: _Gpu, plan: _Plan) -> dict[str, Answer]:
+        if not plan.fields:
             return {}
         try:
-            raw = read_fields(self._nvml, gpu.handle, list(fields.values()))
+            raw = plan.batch.read(gpu.handle)
         except NvmlError as refused:
-            return dict.fromkeys(fields, refused)
+            return {quantity: refused for quantity, _ in plan.fields}
         answers: dict[str, Answer] = {}
-        for (quantity, read), answer in zip(fields.items(), raw, strict=True):
+        for (quantity, read), answer in zip(plan.fields, raw, strict=True):
             if isinstance(answer, Raw):
                 value: float | str = answer.value
                 if quantity in gpu.found.wraps and answer.type == table.VALUE_UINT:

@@ -62,6 +62,8 @@ REMEDIES = {
 
 VALUE_MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
 """Value type of a field -> the member of its union. Any other member reads garbage, or loses sign or upper half."""
+VALUE_FORMATS = {0: "d", 1: "I", 2: "L", 3: "Q", 4: "q", 5: "i", 6: "H"}
+"""The same for the module `struct`."""
 
 SCOPE_GPU = 0
 SCOPE_MODULE = 1

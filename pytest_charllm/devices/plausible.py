@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from pytest_charllm.records.telemetry import CUMULATIVE
 
 TEMPERATURE_C = (-20.0, 130.0)
@@ -25,29 +27,39 @@ class Plausible:
         sm_clock_max_mhz: float | None = None,
         mem_clock_max_mhz: float | None = None,
     ) -> None:
-        self.power_limit_w = power_limit_w
-        self.sm_clock_max_mhz, self.mem_clock_max_mhz = sm_clock_max_mhz, mem_clock_max_mhz
-        self._last: dict[str, float] = {}
+        self._limits = {
+            "power_instant_w": _power(power_limit_w),
+            "power_average_w": _power(power_limit_w),
+            "margin_c": MARGIN_C,
+            "sm_clock_mhz": _clock(sm_clock_max_mhz),
+            "mem_clock_mhz": _clock(mem_clock_max_mhz),
+        }
+        """Lowest and highest value of each quantity. The lowest of a counter is its last."""
 
     def filter(self, values: dict[str, float | None], missing: dict[str, str]) -> None:
         """Replace, in place, each implausible value by None and say so in `missing`."""
         for quantity, value in values.items():
-            if value is not None and not self._holds(quantity, value):
+            if value is None:
+                continue
+            lowest, highest = self._limits.get(quantity) or self._limits.setdefault(quantity, _limits(quantity))
+            if quantity in CUMULATIVE:
+                self._limits[quantity] = value, highest
+            if not lowest <= value <= highest:
                 values[quantity] = None
                 missing[quantity] = f"implausible: {value:.12g}"
 
-    def _holds(self, quantity: str, value: float) -> bool:
-        if quantity in CUMULATIVE:
-            last = self._last.get(quantity, 0.0)
-            self._last[quantity] = value
-            return value >= last
-        if quantity in ("power_instant_w", "power_average_w"):
-            return value > 0 and (self.power_limit_w is None or value < POWER_HEADROOM * self.power_limit_w)
-        if quantity == "margin_c":
-            return MARGIN_C[0] <= value <= MARGIN_C[1]
-        if quantity.endswith("_temp_c"):
-            return TEMPERATURE_C[0] <= value <= TEMPERATURE_C[1]
-        if quantity.endswith("_share"):
-            return 0 <= value <= 1
-        maximum = {"sm_clock_mhz": self.sm_clock_max_mhz, "mem_clock_mhz": self.mem_clock_max_mhz}.get(quantity)
-        return value >= 0 and (maximum is None or value <= CLOCK_HEADROOM * maximum)
+
+def _power(limit_w: float | None) -> tuple[float, float]:
+    """More than nothing, and less than the headroom."""
+    highest = math.inf if limit_w is None else math.nextafter(POWER_HEADROOM * limit_w, 0)
+    return math.nextafter(0, 1), highest
+
+
+def _clock(maximum_mhz: float | None) -> tuple[float, float]:
+    return 0, math.inf if maximum_mhz is None else CLOCK_HEADROOM * maximum_mhz
+
+
+def _limits(quantity: str) -> tuple[float, float]:
+    if quantity.endswith("_temp_c"):
+        return TEMPERATURE_C
+    return 0, 1 if quantity.endswith("_share") else math.inf

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 import time
 from array import array
@@ -59,7 +58,8 @@ class DeviceReader(threading.Thread):
             start_ns=time.monotonic_ns() if grid_ns is None else grid_ns,
         )
         self._latencies_ns = array("q")
-        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._asleep = threading.Lock()
+        self._asleep.acquire()
         self._stopping = False
         self._ours = config.ours_pid
         self._known: set[int] = set()
@@ -72,8 +72,9 @@ class DeviceReader(threading.Thread):
         """From its last pass and snapshot."""
 
     def wake(self) -> None:
-        """Read now instead of at the next tick: an edge was announced."""
-        self._wake.put(None)
+        """Read now instead of at the next tick: an edge was announced. One pass will do for all that comes meanwhile."""
+        with contextlib.suppress(RuntimeError):  # woken already
+            self._asleep.release()
 
     def owe(self) -> None:
         """A window has ended: all is read once more when the close look at its end is over, and if there was none."""
@@ -82,7 +83,7 @@ class DeviceReader(threading.Thread):
     def stop(self) -> None:
         """One last pass and snapshot, then end."""
         self._stopping = True
-        self._wake.put(None)
+        self.wake()
 
     @property
     def grid_ns(self) -> int:
@@ -110,7 +111,7 @@ class DeviceReader(threading.Thread):
             while not self._stopping:
                 now_ns = time.monotonic_ns()
                 at_least_s = 0.0 if self._owed else self._at_least_s.get(self._spans.at(now_ns), 0.0)
-                if self._woken(self._pace.wait_s(now_ns, at_least_s)):
+                if self._asleep.acquire(timeout=self._pace.wait_s(now_ns, at_least_s)):
                     self._pace.early()
                 if not self._stopping:
                     self._pass()
@@ -121,17 +122,6 @@ class DeviceReader(threading.Thread):
             self._event("lost", str(lost))
         except Exception as error:
             self._event("error", f"{type(error).__name__}: {error}; this device is read no more")
-
-    def _woken(self, timeout_s: float) -> bool:
-        """Whether it was woken within so long. An Event, which builds a lock for each wait, costs a quarter more."""
-        try:
-            self._wake.get(timeout=timeout_s)
-        except queue.Empty:
-            return False
-        with contextlib.suppress(queue.Empty):
-            while True:  # one pass will do for all that came meanwhile
-                self._wake.get_nowait()
-        return True
 
     def _pass(self, is_last: bool = False) -> None:
         now_ns = time.monotonic_ns()
