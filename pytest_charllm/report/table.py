@@ -30,6 +30,8 @@ HEADERS = (
 )
 RIGHT = HEADERS[2:-1]
 
+NOTICED = ("slow-rank", "link-traffic")
+"""Findings that name a piece of hardware. Told below the table where nothing is red, since a story tells them else."""
 
 ACCEPT = "pytest-charllm baseline accept latest"
 
@@ -89,6 +91,13 @@ def _notes(cases: Sequence[Case], accept: str) -> list[str]:
     counts = Counter(case.verdict for case in cases)
     scenarios = "1 scenario" if len(cases) == 1 else f"{len(cases)} scenarios"
     notes = [f"{scenarios}: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items())]
+    notes += [
+        f"noticed {case.key}: {finding.text}"
+        for case in cases
+        if case.judgement is not None and case.verdict != Verdict.REGRESSION
+        for finding in case.judgement.findings
+        if finding.kind in NOTICED
+    ]
     faults = sorted({text for case in cases if (text := injected(case))})
     if faults:
         return [*notes, *(f"injected {text}: these launches can never become a baseline" for text in faults)]

@@ -7,7 +7,7 @@ import dataclasses
 
 import msgspec
 
-from pytest_charllm.records import Fault, MetricVerdict, Verdict
+from pytest_charllm.records import Fault, Finding, MetricVerdict, Verdict
 from pytest_charllm.report import line
 from pytest_charllm.report.case import Case
 from pytest_charllm.report.line import against_baseline, progress, verdict
@@ -73,6 +73,21 @@ def test_improved_asks_for_a_refresh(gpu_pass: Case) -> None:
         "IMPROVED gpt3-175b.2L.mb1: throughput +3.4 % (tolerance 1.5 %); "
         "put it on record: pytest-charllm baseline accept latest --only gpt3-175b.2L.mb1"
     )
+
+
+def test_a_slow_rank_is_named_though_nothing_is_red(gpu_pass: Case, regression: Case) -> None:
+    """A first night on two cards of which one was 5 % slow ended as NO_BASELINE, and named it only in its records."""
+    slow = Finding(kind="slow-rank", text="rank 1 on GPU-1: the others wait for it")
+    other = Finding(kind="provisional", text="noise provisional")
+
+    def with_findings(case: Case) -> Case:
+        assert case.judgement is not None
+        return dataclasses.replace(case, judgement=msgspec.structs.replace(case.judgement, findings=(slow, other)))
+
+    text = summary([with_findings(gpu_pass)])
+    assert f"noticed {gpu_pass.key}: rank 1 on GPU-1: the others wait for it" in text.splitlines()
+    assert "noise provisional" not in text.partition("noticed")[2]
+    assert "noticed" not in summary([with_findings(regression)])
 
 
 def test_injected_runs_never_ask_to_be_accepted(injected: Case, unrecorded: Case) -> None:
