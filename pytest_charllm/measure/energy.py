@@ -1,10 +1,10 @@
-"""Energy of a window: the hardware counter, with the integral of instant power as its cross-check."""
+"""Energy of a window: the hardware counter, with the integral of power as its cross-check."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from pytest_charllm.measure.series import at, integral, refreshes, went_backwards
+from pytest_charllm.measure.series import at, integral, mean, refreshes, went_backwards
 from pytest_charllm.measure.windows import DeviceWindow
 from pytest_charllm.records import Finding, Value
 
@@ -24,8 +24,11 @@ IMPLAUSIBLE = 1.2
 def energy(window: DeviceWindow) -> tuple[Value, Finding | None]:
     """Joules of one device over its window, and the finding when the two ways of measuring disagree.
 
-    Without one of the two the other is used; `source` names the one used and `reason` what is missing. Where one is
-    there and stuck, neither is: they contradict each other, and who is right cannot be told.
+    The counter is checked by the driver's own ring of power where that covers the window, else by the samples: of an
+    unchanged FSDP2 step on H200s, whose power swings between 350 and 800 W, 150 samples of a window were 4.1 % below
+    to 5.1 % above the counter, the ring 0.3 to 0.9 % above. Without one of the two the other is used; `source` names
+    the one used and `reason` what is missing. Where one is there and stuck, neither is: they contradict each other, and
+    who is right cannot be told.
     """
     if (reason := _too_short(window)) is not None:
         return _none(reason), None
@@ -39,8 +42,10 @@ def energy(window: DeviceWindow) -> tuple[Value, Finding | None]:
         used, other, name = (area, counter, "counter") if counter.value is None else (counter, area, "integral")
         reason = f"no {name} to check against: {other.reason}"
         return replace(used, reason=reason), None
-    gap = abs(area.value - counter.value) / counter.value
-    both = f"counter {counter.value:.0f} J and integral {area.value:.0f} J are {100 * gap:.0f} % apart"
+    ring_j = ring_energy_j(window)
+    check_j, check = (area.value, "integral") if ring_j is None else (ring_j, "the driver's own readings")
+    gap = abs(check_j - counter.value) / counter.value
+    both = f"counter {counter.value:.0f} J and {check} {check_j:.0f} J are {100 * gap:.0f} % apart"
     edges = EDGES * window.line.refresh_s / window.duration_s
     if gap > max(GAP_INVALID, edges):
         return replace(counter, value=None, source=None, reason=both), None
@@ -79,6 +84,12 @@ def integral_energy(window: DeviceWindow) -> Value:
     """Trapezoid of instant power over the window."""
     value = window.sampled("power_instant_w", UNIT, lambda readings: integral(readings, window.begin_ns, window.end_ns))
     return value if value.value is None else replace(value, source="integral")
+
+
+def ring_energy_j(window: DeviceWindow) -> float | None:
+    """Joules by the driver's own ring of power: its time-weighted mean over what it covers, times the window."""
+    times_ns = window.whole_ring().times_ns
+    return mean(window.ring, times_ns[0], times_ns[-1]) * window.duration_s if times_ns else None
 
 
 def _too_short(window: DeviceWindow) -> str | None:

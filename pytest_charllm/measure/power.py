@@ -8,17 +8,13 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from pytest_charllm.measure.series import Series, mean, within
+from pytest_charllm.measure.series import Series, mean
 from pytest_charllm.measure.thermal import percentile, seen
 from pytest_charllm.measure.windows import DeviceWindow
 from pytest_charllm.records import Value
 
 PEAK_PERCENT = 99.5
 """A maximum would grow with the number of samples, so it is told but not judged."""
-ENOUGH_RING = 50
-"""Readings of the driver's own ring within the window from which on it replaces samples,"""
-RING_SHARE = 0.95
-"""provided that they span this share of it."""
 
 
 def peak_power(window: DeviceWindow) -> Value:
@@ -36,8 +32,8 @@ def burstiness(window: DeviceWindow) -> Value:
 
     `source` says which of the two, and how far apart its readings are: denser ones see shorter bursts.
     """
-    ring = within(window.ring, window.begin_ns, window.end_ns)
-    if len(ring.times_ns) >= ENOUGH_RING and ring.times_ns[-1] - ring.times_ns[0] >= RING_SHARE * window.duration_ns:
+    ring = window.whole_ring()
+    if ring:
         return _burstiness(Value(value=0.0, unit="share", source="driver's ring"), ring.values, ring)
     seen_w = window.sampled("power_instant_w", "share", lambda readings: 0.0)
     if seen_w.value is None:

@@ -16,6 +16,7 @@ from pytest_charllm.measure.series import (
     not_bracketed,
     series,
     went_backwards,
+    within,
 )
 from pytest_charllm.measure.stale import Stale, stale
 from pytest_charllm.records import DeviceLine, Launch, RankReport, SampleLine, Trace, Value
@@ -26,6 +27,10 @@ _GRACE_NS = 500_000_000
 """On top of three periods, how long a sensor may go unread: a busy host delays a pass, which loses nothing."""
 IMPLAUSIBLE_SHARE = 0.01
 """One implausible reading is a glitch; more than this share of them is a broken sensor."""
+ENOUGH_RING = 50
+"""Readings of the driver's own ring within the window from which on it replaces samples,"""
+RING_SHARE = 0.95
+"""provided that they span this share of it."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,12 @@ class DeviceWindow:
 
     def series(self, quantity: str) -> Series:
         return series(self.samples, quantity)
+
+    def whole_ring(self) -> Series:
+        """The driver's own power readings within the window, if they cover it; else none."""
+        ring = within(self.ring, self.begin_ns, self.end_ns)
+        enough = len(ring.times_ns) >= ENOUGH_RING
+        return ring if enough and ring.times_ns[-1] - ring.times_ns[0] >= RING_SHARE * self.duration_ns else EMPTY
 
     def not_bracketed(self, quantity: str, readings: Series) -> str | None:
         return not_bracketed(readings, self.begin_ns, self.end_ns, self._longest_gap_ns(quantity))
