@@ -81,7 +81,7 @@ def _listed(run: RunDirectory) -> tuple[str, ...]:
         run.id,
         f"{run.info.machine.variant} {run.info.machine.shape}",
         run.info.tier,
-        str(run.status),
+        f"{run.status}, replayed" if run.info.replayed else str(run.status),
         ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()),
         " ".join(fault.name for fault in run.info.faults),
         size(size_bytes(run.path)),

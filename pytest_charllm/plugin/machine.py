@@ -62,7 +62,10 @@ def _simulated(options: Options) -> Machine:
 def _wanted_variants(names: tuple[str, ...]) -> frozenset[str]:
     from pytest_charllm.hardware.catalogue import resolve
 
-    return frozenset(hardware.variant for name in names for hardware in resolve(name))
+    try:
+        return frozenset(hardware.variant for name in names for hardware in resolve(name))
+    except BadInput as error:
+        raise BadInput(f"--gpu={','.join(names)}: {error}") from None
 
 
 def _find(wanted: frozenset[str]) -> Machine:

@@ -52,11 +52,11 @@ def from_json(data: bytes, kind: type[T], where: str | Path) -> T:
     try:
         head = msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise BadRecord(f"{where}: not valid JSON ({error}); restore it from git or delete it") from None
+        raise BadRecord(f"{where}: not valid JSON ({error}); restore it or delete it") from None
     if isinstance(head, dict) and "schema" in kind.__struct_fields__ and head.get("schema") != SCHEMA:
         found = head.get("schema", "none")
         raise BadRecord(f"{where}: field schema is {found}, this version reads {SCHEMA}; record it again or update")
     try:
         return msgspec.convert(head, kind)
     except msgspec.ValidationError as error:
-        raise BadRecord(f"{where}: {error}; restore it from git or delete it") from None
+        raise BadRecord(f"{where}: {error}; restore it or delete it") from None

@@ -192,6 +192,13 @@ def test_what_ended_without_a_judgement(
     assert [row[1] for row in rows if row[:1] == [KEY]] == ["CRASHED"]
 
 
+def test_a_replay_says_that_it_is_one(gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixture[str]) -> None:
+    """In the list it looked like a night of this machine, and its verdicts are of other launches."""
+    gpu_run(replayed=True)
+    assert main(["runs", "list"]) == 0
+    assert "finished, replayed  1 NO_BASELINE" in capsys.readouterr().out
+
+
 def test_a_run_of_another_version_is_named(
     gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -99,6 +99,18 @@ class FakeNvml:
 
         return function
 
+    def has_bare_functions(self) -> None:
+        """From here on the library's own function behind the binding's can be had, as with the real one."""
+
+        def fields(_: str, count: int, buffer: Any) -> int:
+            self.called.append("bare nvmlDeviceGetFieldValues")
+            values = (pynvml.c_nvmlFieldValue_t * count).from_buffer(buffer)
+            for slot, value in enumerate(values):
+                values[slot] = self._field(value.fieldId, value.scopeId)
+            return self.refusals.get("nvmlDeviceGetFieldValues", 0)
+
+        self._nvmlGetFunctionPointer = {"nvmlDeviceGetFieldValues": fields}.__getitem__
+
     def _field(self, id_: int, scope: int) -> Any:
         value = pynvml.c_nvmlFieldValue_t(fieldId=id_, scopeId=scope)
         answer = self.fields.get((id_, scope), 3)

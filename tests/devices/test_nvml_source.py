@@ -7,6 +7,8 @@ import pytest
 
 from pytest_charllm.devices import nvml_fields as table
 from pytest_charllm.devices.nvml import NvmlSource
+from pytest_charllm.devices.nvml_calls import Batch, NvmlError, read_fields
+from pytest_charllm.devices.nvml_fields import Field
 from pytest_charllm.devices.source import DeviceLostError
 from pytest_charllm.errors import DeviceError
 from pytest_charllm.records.telemetry import QUANTITIES, DeviceLine, SampleLine
@@ -46,6 +48,36 @@ def test_every_quantity_comes_in_its_unit(nvml):
     }
     assert sample.missing == {}
     assert set(sample.values) <= set(QUANTITIES)
+
+
+def test_fields_read_without_the_binding_are_the_same(nvml):
+    """A member taken from the wrong place, or in the wrong width, is a plausible number of something else."""
+    for id_, answer in enumerate(
+        ((UINT, 2**32 - 1), (2, 2**64 - 1), (ULL, 2**64 - 2), (4, -(2**63)), (SINT, -8), (6, 65_535), (9, 1), 3)
+    ):
+        nvml.fields[id_, 0] = answer
+    nvml.fields[8, table.ALL_LINKS] = (0, 0.25)
+    fields = [*(Field(id_) for id_ in range(8)), Field(8, table.ALL_LINKS)]
+    expected = list(map(repr, read_fields(nvml, "handle", fields)))
+    nvml.has_bare_functions()
+    batch = Batch(nvml, fields)
+    for _ in range(2):
+        assert list(map(repr, batch.read("handle"))) == expected
+    nvml.refusals["nvmlDeviceGetFieldValues"] = 15
+    with pytest.raises(NvmlError, match="GpuIsLost"):
+        batch.read("handle")
+
+
+def test_passes_of_either_sort_alternate(nvml):
+    """How a pass is read is worked out once for each set that is wanted; they must not get into each other's way."""
+    known = {"power_instant_w": 651.327, "energy_j": 3581406.123, "core_temp_c": 63.0}
+    nvml.has_bare_functions()
+    source, line = opened(nvml)
+    nvml.called.clear()
+    for wanted in ({"power_instant_w"}, {"power_instant_w", "energy_j"}, {"core_temp_c"}, {"power_instant_w"}):
+        assert source.read(line.uuid, wanted).values == {quantity: known[quantity] for quantity in wanted}
+    assert nvml.called.count("bare nvmlDeviceGetFieldValues") == 3
+    assert "nvmlDeviceGetFieldValues" not in nvml.called
 
 
 def test_the_device_line_tells_identity_limits_and_semantics(nvml):

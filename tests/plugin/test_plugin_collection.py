@@ -245,7 +245,7 @@ def test_scenarios_without_measured(inner):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--gpu=h20"], "ERROR: hardware 'h20' is not known; *"),
+        (["--gpu=h20"], "ERROR: --gpu=h20: hardware 'h20' is not known; *"),
         (["--gpu=h100,mi250"], "ERROR: --gpu=h100,mi250: no such GPU here; found h200-sxm 1x1 (1 x NVIDIA H200)"),
         (["--gpu="], "ERROR: --gpu: no name given; *"),
         (["--charllm-replay="], "ERROR: --charllm-replay: no folder given; *"),
