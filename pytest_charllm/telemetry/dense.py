@@ -22,6 +22,9 @@ class Kind(StrEnum):
     NEAR = "near"
 
 
+_CLOSE = (Kind.DENSE, Kind.LAST)
+
+
 class Span(NamedTuple):
     """CLOCK_MONOTONIC nanoseconds."""
 
@@ -51,9 +54,9 @@ class Spans:
         self._spans: tuple[Span, ...] = ()
 
     def add(self, span: Span, now_ns: int) -> bool:
-        """Whether it wants a pass at once: it ended a rest, or took one back, or a close look begins with it."""
+        """Whether the next pass is due sooner: it ended a rest, or took one back, or a close look begins with it."""
         was_close = self.at(now_ns) is Kind.DENSE
-        stay = () if span.kind is Kind.LAST else (Kind.DENSE, Kind.LAST)
+        stay = () if span.kind is Kind.LAST else _CLOSE
         still = [each for each in self._spans if each.end_ns > now_ns]
         self._spans = (*(each for each in still if each.kind in stay), span)
         ended_rest = span.kind is not Kind.REST and Kind.REST in {each.kind for each in still}
@@ -64,7 +67,7 @@ class Spans:
         found = None
         for begin_ns, end_ns, kind in self._spans:
             if begin_ns <= now_ns < end_ns:
-                if kind in (Kind.DENSE, Kind.LAST):
+                if kind in _CLOSE:
                     return Kind.DENSE
                 found = kind
         return found

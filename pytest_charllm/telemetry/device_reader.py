@@ -7,7 +7,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from pytest_charllm.devices.process import descends
 from pytest_charllm.devices.source import DeviceLostError, TelemetrySource
@@ -17,6 +17,7 @@ from pytest_charllm.telemetry.dense import Kind, Spans
 from pytest_charllm.telemetry.inbox import Inbox, ReaderLine
 from pytest_charllm.telemetry.pace import BUSY_SHARE, Pace
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _AT_EDGES = frozenset({"energy_j", "package_energy_j", "link_tx_kib"})
@@ -28,8 +29,8 @@ class DeviceReader(threading.Thread):
     """Reads one device at its pace. The driver may hold it for ever, so it is a daemon and its owner watches it.
 
     A pass reads what is cheap, and once in `config.slow_period_s` all. In a dense span every pass reads `_AT_EDGES`
-    too, and all is read as one begins, unless it just was. In a rest, and where a window is near, there are fewer
-    passes of either sort. `grid_ns`: an instant of the grid that an earlier reader of this device arrived at.
+    too. In a rest, and where a window is near, there are fewer passes of either sort. `grid_ns`: an instant of the grid
+    that an earlier reader of this device arrived at.
     """
 
     def __init__(
@@ -48,8 +49,11 @@ class DeviceReader(threading.Thread):
         self._dense = self._fast | (self._all & _AT_EDGES)
         self._config = config
         self._at_least_s: dict[Kind | None, float] = {Kind.REST: config.rest_period_s, Kind.NEAR: config.near_period_s}
+        self._slow_after_s: dict[Kind | None, float] = {
+            Kind.REST: config.rest_slow_period_s,
+            Kind.NEAR: config.near_slow_period_s,
+        }
         self._slow_at_ns: int | None = None
-        self._was: Kind | None = None
         self._owed = False
         self._pace = Pace(
             period_s=config.period_s,
@@ -72,8 +76,8 @@ class DeviceReader(threading.Thread):
         """From its last pass and snapshot."""
 
     def wake(self) -> None:
-        """Read now instead of at the next tick: an edge was announced. One pass will do for all that comes meanwhile."""
-        with contextlib.suppress(RuntimeError):  # woken already
+        """Look anew when to read next: at once where an edge is near, else on a tick that is sooner than in a rest."""
+        with contextlib.suppress(RuntimeError):  # woken already: one pass will do for both
             self._asleep.release()
 
     def owe(self) -> None:
@@ -111,10 +115,11 @@ class DeviceReader(threading.Thread):
             while not self._stopping:
                 now_ns = time.monotonic_ns()
                 at_least_s = 0.0 if self._owed else self._at_least_s.get(self._spans.at(now_ns), 0.0)
-                if self._asleep.acquire(timeout=self._pace.wait_s(now_ns, at_least_s)):
-                    self._pace.early()
-                if not self._stopping:
-                    self._pass()
+                if self._woken(self._pace.wait_s(now_ns, at_least_s)):
+                    self._pace.take_back()
+                    if self._stopping or self._spans.at(time.monotonic_ns()) is not Kind.DENSE:
+                        continue  # the next tick is soon enough
+                self._pass()
             self._pass(is_last=True)
             self._snapshot("end")
             self.came_back = True
@@ -123,22 +128,25 @@ class DeviceReader(threading.Thread):
         except Exception as error:
             self._event("error", f"{type(error).__name__}: {error}; this device is read no more")
 
+    def _woken(self, timeout_s: float) -> bool:
+        """Whether it was woken within so long. A bare lock: anything built on one costs more than the wait itself."""
+        return self._asleep.acquire(timeout=timeout_s)
+
     def _pass(self, is_last: bool = False) -> None:
         now_ns = time.monotonic_ns()
         kind = self._spans.at(now_ns)
         is_slow = self._slow_is_due(now_ns, kind, is_last)
         is_judged = self._owed or kind not in self._at_least_s
         wanted = self._all if is_slow else self._dense if kind is Kind.DENSE else self._fast
-        self._was = kind
         if is_slow:
             self._slow_at_ns, self._owed = now_ns, self._owed and kind is Kind.DENSE
-        sample = self._watched(lambda: self._source.read(self.uuid, wanted))
+        sample = self._watched(self._source.read, self.uuid, wanted)
         self._put(sample)
         self._latencies_ns.append(sample.latency_ns)
         if wanted != self._fast:
             self._pace.keep_clear(is_slow, sample.latency_ns, time.monotonic_ns())
         if is_slow:
-            ring = self._watched(lambda: self._source.power_ring(self.uuid)) if is_judged else None
+            ring = self._watched(self._source.power_ring, self.uuid) if is_judged else None
             if ring is not None:
                 self._put(ring)
             self._look_for_strangers()
@@ -151,18 +159,13 @@ class DeviceReader(threading.Thread):
             return True
         if is_last and (self._owed or kind is not Kind.REST):
             return True
-        config, age_s = self._config, (now_ns - self._slow_at_ns) / 1e9
-        if kind is Kind.DENSE and self._was is not Kind.DENSE:
-            return age_s >= config.slow_period_s / 2
-        if kind is Kind.REST:
-            return age_s >= config.rest_slow_period_s
-        return age_s >= (config.near_slow_period_s if kind is Kind.NEAR else config.slow_period_s)
+        return (now_ns - self._slow_at_ns) / 1e9 >= self._slow_after_s.get(kind, self._config.slow_period_s)
 
     def _look_for_strangers(self) -> None:
         """Somebody else's process in two looks in a row: one that is seen once may be about to end, or to be ours."""
         if self._ours is None:
             return
-        pids = set(self._watched(lambda: self._source.processes(self.uuid)))
+        pids = set(self._watched(self._source.processes, self.uuid))
         self._known &= pids
         found = {pid: descends(pid, self._ours) for pid in pids - self._known}
         self._known |= {pid for pid, is_ours in found.items() if is_ours}
@@ -175,17 +178,17 @@ class DeviceReader(threading.Thread):
     def _snapshot(self, when: str) -> None:
         """Never at the cost of the samples: what cannot be told is an event."""
         try:
-            self._put(self._watched(lambda: self._source.snapshot(self.uuid, when)))
+            self._put(self._watched(self._source.snapshot, self.uuid, when))
         except DeviceLostError:
             raise
         except Exception as error:
             self._event("error", f"no snapshot at the {when}: {type(error).__name__}: {error}")
 
-    def _watched(self, read: Callable[[], T]) -> T:
-        """`read`, under the eyes of the watchdog."""
+    def _watched(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What `read` answers, under the eyes of the watchdog."""
         self.reading_since_ns = time.monotonic_ns()
         try:
-            return read()
+            return read(*args, **kwargs)
         finally:
             self.reading_since_ns = None
 

@@ -37,11 +37,11 @@ class Pace:
         elapsed = (now_ns - self.start_ns) / 1e9
         ticks = max(1, round(at_least_s / self.period_s))
         self._tick_before, self._tick = self._tick, max(self._tick + ticks, int(elapsed / self.period_s) + 1)
-        jitter = self._rng.uniform(-self._jitter_s, self._jitter_s)
+        jitter = self._jitter_s * (2 * self._rng.random() - 1)
         return max(0.0, self._tick * self.period_s + jitter - elapsed)
 
-    def early(self) -> None:
-        """The pass before was made ahead of its tick, which is still to come."""
+    def take_back(self) -> None:
+        """No pass was made on the tick that `wait_s` told last: it is still to come, or one that is sooner."""
         self._tick = self._tick_before
 
     def keep_clear(self, sort: Hashable, latency_ns: int, now_ns: int) -> None:

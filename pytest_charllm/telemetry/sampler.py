@@ -8,6 +8,7 @@ close the trace and ask for another one (`config`). It loads no training framewo
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -237,6 +238,7 @@ def main(argv: list[str]) -> int:
         # Only now: a handler of ours would never run while this thread hangs in a driver, the default action does.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda signum, _: inbox.order(Stop(signal.Signals(signum).name)))
+        gc.freeze()  # what is here by now stays, and is not looked through again
         deaf = threading.Event()
         threading.Thread(target=_watch_events, args=(source, inbox, deaf), daemon=True).start()
         stop = _record(config, source, inbox, out, deaf)

@@ -70,7 +70,7 @@ def test_the_report_ends_the_close_look():
     for phase, at_s in (("window", 0.0), ("report", 11.4)):
         for span in edges(Progress(phase, None, None, 1.0, 10.0), round(at_s * S), warms_up=True):
             announced.add(span, round(at_s * S))
-    held = [announced.at(round(at_s * S)) for at_s in (11.4, 11.5, 11.7, 12.5)]
+    held = [announced.at(round(at_s * S)) for at_s in (11.4, 11.45, 11.55, 12.5)]
     assert held == [Kind.DENSE, Kind.DENSE, Kind.REST, Kind.REST]
 
 

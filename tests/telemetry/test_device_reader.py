@@ -91,6 +91,7 @@ def sampled(monkeypatch):
             now.ns = due_ns
             if now.ns >= seconds * S:
                 reader.stop()
+                return True
             return False
 
         monkeypatch.setattr(reader, "_woken", woken)
@@ -116,13 +117,12 @@ def test_without_a_word_all_is_read_once_a_second(sampled):
 
 def test_a_close_look_reads_energy_and_links(sampled):
     """Margin and causes of throttling at every pass of an edge were a fifth of what the sampler cost: they keep to
-    their second, or half of it where one begins."""
+    their second."""
     passes = sampled(6.0, {0.5: span(1.7, 2.7)}).passes
     close = [wanted for at_s, wanted in passes if 1.7 <= at_s < 2.7]
     assert 9 <= len(close) <= 11
     assert all("energy_j" in wanted for wanted in close)
-    assert close[0] >= DEAR
-    assert all(wanted & DEAR == AT_EDGES for wanted in close[1:-1])
+    assert sum(wanted & DEAR == AT_EDGES for wanted in close) >= len(close) - 1
     full = [at_s for at_s, wanted in passes if wanted >= DEAR]
     assert max(late - early for early, late in pairwise(full)) < 1.15
 
@@ -150,6 +150,17 @@ def test_passes_keep_clear_of_what_the_device_does_itself(sampled):
     """Each full pass that meets an H200's own 15 ms of 100 takes three times as long, all of it CPU time."""
     late = {busy_s: sampled(60.0, {}, busy_s=busy_s).waits for busy_s in (0.0, 0.02, 0.04, 0.06, 0.08)}
     assert max(late.values()) <= 6  # of 58; 0 to 25 on a grid that stays
+
+
+def test_an_edge_is_read_at_once_and_what_is_only_near_on_the_grid(sampled):
+    """Where load begins, energy is a straight line from the reading before, which must not lie 3 s back. What is only
+    near is in no such haste, and a pass off the grid may meet what a device does itself."""
+    announced = {0.1: span(1.0, 120.0, Kind.REST), 7.03: span(7.03, 120.0, Kind.NEAR), 12.05: span(12.05, 12.5)}
+    passes = sampled(14.0, announced).passes
+    assert 12.05 in [at_s for at_s, wanted in passes if "energy_j" in wanted]
+    first = min(at_s for at_s, _ in passes if at_s >= 7.03)
+    assert 7.03 < first < 7.25
+    assert min(abs(first - tick / 10) for tick in range(140)) <= 0.0201
 
 
 def test_the_next_recording_begins_on_the_grid_of_the_one_before(tmp_path):
@@ -202,12 +213,12 @@ def test_a_rest_is_slower_and_over_at_a_word(sampled):
     assert 32 <= len(rested) <= 36
     assert sum(wanted >= DEAR for wanted in rested) == 2
     begun = [(at_s, wanted) for at_s, wanted in source.passes if at_s >= 26.0]
-    assert begun[0][0] == 26.03
+    assert begun[0][0] < 26.25
     assert begun[0][1] >= DEAR
     assert max(late[0] - early[0] for early, late in pairwise(begun)) < 0.25
     full = [at_s for at_s, wanted in begun[:-1] if wanted >= DEAR]
     assert len(full) == 2
-    assert full[1] - full[0] < 3.2  # not more than what an edge in between is still bracketed with
+    assert full[1] - full[0] < 3.25  # not more than what an edge in between is still bracketed with
     assert source.looks == sum(wanted >= DEAR for _, wanted in source.passes)
 
 
@@ -232,14 +243,14 @@ def test_reads_of_a_nightly_launch(sampled):
             21.4: span(21.4, 141.4, Kind.NEAR),
             27.0: span(27.0, 27.5),
             27.01: span(41.96, 48.0),
-            42.6: span(42.6, 42.8, Kind.LAST),
-            42.61: span(42.8, 162.6, Kind.REST),
+            42.6: span(42.6, 42.7, Kind.LAST),
+            42.61: span(42.7, 162.6, Kind.REST),
         },
     )
     full = sum(wanted >= DEAR for _, wanted in source.passes)
     energy = sum(wanted & DEAR == AT_EDGES for _, wanted in source.passes)
-    assert 19 <= full <= 22
-    assert 11 <= energy <= 14
+    assert 18 <= full <= 21
+    assert 10 <= energy <= 13
     assert 210 <= len(source.passes) <= 235
     window = [at_s for at_s, wanted in source.passes if wanted >= DEAR and 27.0 <= at_s <= 42.85]
     assert max(late - early for early, late in pairwise(window)) < 1.15

@@ -55,9 +55,9 @@ def test_a_rest_is_spaced_on_the_same_grid_and_ends_at_once():
     pace = Pace(period_s=0.1, jitter_s=0.0, seed="s", start_ns=0)
     assert pace.wait_s(0, at_least_s=0.5) == pytest.approx(0.5)
     assert pace.wait_s(S // 2, at_least_s=0.5) == pytest.approx(0.5)
-    pace.early()
+    pace.take_back()
     assert pace.wait_s(730 * MS) == pytest.approx(0.07)
-    pace.early()
+    pace.take_back()
     assert pace.wait_s(760 * MS) == pytest.approx(0.04)
 
 

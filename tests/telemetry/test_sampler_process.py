@@ -20,7 +20,6 @@ import pytest
 from pytest_charllm.devices.process import search_environment
 from pytest_charllm.errors import BadRecord, HarnessError
 from pytest_charllm.records import Trace
-from pytest_charllm.records.base import to_json
 from pytest_charllm.telemetry import child
 from pytest_charllm.telemetry.client import Sampler
 from pytest_charllm.telemetry.config import SamplerConfig
@@ -130,28 +129,6 @@ def test_the_sampler_imports_little():
     )
     environ = search_environment()
     subprocess.run((sys.executable, "-S", "-c", script), check=True, timeout=60, env=environ)
-
-
-def test_a_start_does_without_what_it_has_no_use_for():
-    """A tenth of it was `typing_extensions` with all that it imports, for a function that `typing` has too."""
-    command = (sys.executable, "-S", "-P", "-X", "importtime", "-m", "pytest_charllm.telemetry.sampler", "absent")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=search_environment())
-    assert done.returncode == 1
-    assert "absent" in done.stderr.splitlines()[-1]
-    assert "inspect" not in {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-
-
-def test_garbage_is_collected_once_a_source_is_open(tmp_path):
-    """A sampler that serves a night of launches would keep every cycle of them."""
-    (tmp_path / "config").write_bytes(to_json(SamplerConfig(path=str(tmp_path / "trace"), source="cpu")))
-    script = (
-        "import gc, sys; from pytest_charllm.telemetry import sampler\n"
-        "gc.disable()\n"
-        "sampler._record = lambda *_: sys.exit(not gc.isenabled())\n"
-        "sampler.main(sys.argv[1:])\n"
-    )
-    command = (sys.executable, "-c", script, str(tmp_path / "config"))
-    subprocess.run(command, check=True, timeout=60, env=search_environment())
 
 
 PARENT = """
