@@ -17,7 +17,7 @@ from pytest_charllm.records import Pass, RankReport, RankRequest, tier
 from pytest_charllm.scenario.key import parse_key
 
 STEPS = 8
-"""Of the warm-up, and of those whose median is the step without the profiler."""
+"""Whose median is the step without the profiler."""
 
 
 def train(case: str, device: str, limit_s: float) -> tuple[RankReport, int]:

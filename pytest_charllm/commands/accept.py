@@ -141,7 +141,7 @@ def _accept_one(
         label=label or ("" if existing is not None else BOOTSTRAP),
         host=run.info.host,
         commit=commit,
-        new_level=judgement.verdict in (Verdict.IMPROVED, Verdict.REGRESSION),
+        new_level=_is_new_level(judgement),
         speed_on_record=not disagreement,
         workload=_workload([*launches, *(each for aside in ASIDE for each in run.measurements(key, aside))]),
         traced=_traced(run.measurements(key, Pass.TRACED)),
@@ -189,6 +189,12 @@ def _refuse_judgement(judgement: Judgement, because: str, holding_now: Container
         # One night says little of how far nights are apart: if none but calm ones went on record, none ever would.
         remedy = "" if is_cpu else "; if nothing is wrong with these launches, say so with --because"
         raise _Refusal(f"INCONCLUSIVE: {judgement.because}{remedy}")
+
+
+def _is_new_level(judgement: Judgement) -> bool:
+    """Also where other metrics left it undecided: pooled with what was before, half of a gain could be lost unseen."""
+    moved = (Verdict.IMPROVED, Verdict.REGRESSION)
+    return judgement.verdict in moved or any(row.verdict in moved for row in judgement.metrics)
 
 
 def _work(run: RunDirectory, key: str) -> Training | Script | Collective | None:

@@ -5,13 +5,14 @@ On a CPU nothing is: gloo's threads share their cores with everything else.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from pytest_charllm.judge.noise import launches_together
 from pytest_charllm.judge.reference import Recorded, scaled_runs
 from pytest_charllm.judge.tolerances import Tolerance
 from pytest_charllm.records import Noise
-from pytest_charllm.records.curve import LATENCY_BOUND, judged
+from pytest_charllm.records.curve import LATENCY_BOUND, judged, latency
 from pytest_charllm.scenario import Collective
 from pytest_charllm.scenario.collective import sizes_of
 
@@ -19,11 +20,12 @@ LATENCY = Tolerance(floor=0.15, cap=0.40, prior_sigma=0.04)
 BANDWIDTH = Tolerance(floor=0.05, cap=0.15, prior_sigma=0.015)
 """Of changes that people reported of NCCL and drivers, the smallest would be seen: -9 % of bandwidth at large messages
 (nccl-tests 297), some 10 us of 33 below 32 KiB (nccl 2094) where the host starts calls at an even pace."""
-HOST_BOUND = 4 << 20
-"""Bytes up to which on two H200s a call waits for its host: launches were 20 to 60 % apart."""
+HOST_BOUND = 1.5
+"""A message that takes at most so many times as long as the smallest one waits for its host, which starts the call, and
+not for its links. On two H200s that is so up to 4 MiB, of p2p up to 16, and launches were 20 to 60 % apart."""
 REQUIRED_FROM = 64 << 20
-"""Bytes from which on it waits for its links: three launches of each operation were within 3 %, and those of three
-other pairs."""
+"""Bytes from which on two H200s a call waits for its links: three launches of each operation were within 3 %, and those
+of three other pairs."""
 
 
 def collective_rules(work: Collective) -> dict[str, Tolerance]:
@@ -37,9 +39,15 @@ def collective_required(work: Collective) -> tuple[str, ...]:
     return tuple(judged(size) for size in sizes if size >= min(REQUIRED_FROM, sizes[-1]))
 
 
-def host_noise(work: Collective, recorded: Sequence[Recorded]) -> dict[str, Noise]:
-    """What small messages show together, for each of their metrics: they wait for one host, and one size whose three
-    launches happened to agree was red the next night (p2p at 1 KiB, +30.0 and +29.9 % of unchanged code)."""
-    waiting = [judged(size) for size in sizes_of(work) if size <= HOST_BOUND]
+def noise_of_small(work: Collective, recorded: Sequence[Recorded]) -> dict[str, Noise]:
+    """By metric, how far launches are apart of messages that wait for the host (`HOST_BOUND`), by all of them together:
+    one host starts them all, so one size whose few launches agree is calm by luck. Empty where they are too few."""
+    times_s = {
+        size: [seconds for run in recorded for each in run.samples if (seconds := each.values.get(latency(size)))]
+        for size in sizes_of(work)
+    }
+    medians_s = {size: statistics.median(each) for size, each in times_s.items() if each}
+    shortest_s = next(iter(medians_s.values()), 0.0)
+    waiting = [judged(size) for size, seconds in medians_s.items() if seconds <= HOST_BOUND * shortest_s]
     launch = launches_together([run for metric in waiting for run in scaled_runs(metric, recorded)])
-    return {} if launch is None else dict.fromkeys(waiting, Noise(launch=launch))
+    return dict.fromkeys(waiting, Noise(launch=launch)) if launch else {}

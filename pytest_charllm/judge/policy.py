@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_charllm.judge.busy import judge_cpu_time, judge_wall
-from pytest_charllm.judge.collective import collective_required, collective_rules, host_noise
+from pytest_charllm.judge.collective import collective_required, collective_rules, noise_of_small
 from pytest_charllm.judge.evidence import Against, Grounds, invalid, split
 from pytest_charllm.judge.findings import judge_findings, record_findings
 from pytest_charllm.judge.metric import Outcome, Question, judge_metric, judge_power
@@ -138,7 +138,7 @@ class Policy:
             if self.is_cpu:
                 return _Asked(self.rules.applied({}), (), checks=True)
             judged, needed = self.rules.applied(collective_rules(scenario.work)), collective_required(scenario.work)
-            return _Asked(judged, needed, checks=True, noise=host_noise(scenario.work, recorded))
+            return _Asked(judged, needed, checks=True, noise=noise_of_small(scenario.work, recorded))
         if scenario.options.soak:
             return _Asked(self.rules.applied(rules | SOAK), (*required, *REQUIRED), self.tier.diagnostic)
         if not isinstance(scenario.work, Script):

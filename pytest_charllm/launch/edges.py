@@ -16,7 +16,7 @@ GARBAGE_S = 0.05
 """The end is at least so much later than the window is long."""
 AFTER_S = 0.1
 """That a window has ended is known 0.1 to 0.2 s later. Some 0.2 s after that the ranks give their memory back, and a
-read of all waits for it: 13 ms on the mean, up to 37, in the place of 6."""
+read of all waits for it: 13 ms on the mean, up to 37 ms, in the place of 6."""
 EARLY_SHARE, LATE_SHARE = 0.01, 0.05
 """How far off the expected length a window may be: on H200s at their cap from 0.5 % less to 3 % more. One that is held
 up by its host may end up to 10 % sooner: then readings a second apart lie around its end."""

@@ -34,8 +34,9 @@ def sweep_bytes(window: DeviceWindow) -> Value:
     """Bytes that one device sent from the first reading to the last. A sweep is over within a second or two, so its
     edges are no good place to read at; but nothing else is sent in its launch."""
     readings = window.series(QUANTITY)
-    if not readings:
-        return Value(value=None, unit=UNIT, reason=window.absent(QUANTITY))
+    reason = window.not_bracketed(QUANTITY, readings) if readings else None
+    if not readings or reason is not None:
+        return Value(value=None, unit=UNIT, reason=f"{QUANTITY} {reason}" if reason else window.absent(QUANTITY))
     return link_bytes(replace(window, begin_ns=readings.times_ns[0], end_ns=readings.times_ns[-1]), 1)
 
 
@@ -47,8 +48,8 @@ def link_findings(launch: Launch, measured: Value, gpus_per_node: int) -> tuple[
     scenario = launch.scenario
     if measured.value is None or scenario.layout.world > gpus_per_node:
         return ()
-    predicted, least = _on_paper(launch)
-    if not predicted or (1 - APART) * least <= measured.value <= (1 + APART) * predicted:
+    predicted, least, most = _swept(launch) if isinstance(scenario.work, Collective) else _trained(launch)
+    if not predicted or (1 - APART) * least <= measured.value <= (1 + APART) * most:
         return ()
     each = "" if isinstance(scenario.work, Collective) else " a step"
     text = (
@@ -58,19 +59,28 @@ def link_findings(launch: Launch, measured: Value, gpus_per_node: int) -> tuple[
     return (Finding(kind="link-traffic", text=text),)
 
 
-def _on_paper(launch: Launch) -> tuple[float, float]:
-    """Bytes that a device sends a step, or in a sweep, as rings; and the least that can be left of them where a switch
-    reduces. 0 where it is not known: what a router will say is on no paper."""
+def _trained(launch: Launch) -> tuple[float, float, float]:
+    """Bytes that a device sends a step: as rings, at least and at most where a switch reduces. Zeros where they are not
+    known: what a router will say is on no paper."""
     scenario = launch.scenario
-    if isinstance(scenario.work, Collective):
-        if scenario.work.largest < SWEPT_TO:
-            return 0.0, 0.0
-        sent = sent_bytes(launch) or 0.0
-        by_itself = scenario.work.op in (CollectiveOp.P2P, CollectiveOp.ALL_TO_ALL)
-        return sent, sent if by_itself else sent / max(1, scenario.layout.world - 1)  # as in `sent_by_each`
     if not isinstance(scenario.work, Training) or scenario.options.real_routing:
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
     try:
-        return sent_by_each(scenario)
+        predicted, least = sent_by_each(scenario)
     except BadInput:
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
+    return predicted, least, predicted
+
+
+def _swept(launch: Launch) -> tuple[float, float, float]:
+    """The same of a sweep, all of it."""
+    work, world = launch.scenario.work, launch.scenario.layout.world
+    assert isinstance(work, Collective)
+    sent = sent_bytes(launch)
+    if sent is None or work.largest < SWEPT_TO:
+        return 0.0, 0.0, 0.0
+    if world == 2 or work.op in (CollectiveOp.P2P, CollectiveOp.ALL_TO_ALL):
+        return sent, sent, sent
+    # As in `sent_by_each`; and a switch that scatters what it has reduced fetches a rank's own part as well.
+    most = sent * world / (world - 1) if work.op is CollectiveOp.REDUCE_SCATTER else sent
+    return sent, sent / (world - 1), most

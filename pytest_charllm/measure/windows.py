@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from msgspec.structs import replace
 
@@ -15,6 +17,7 @@ from pytest_charllm.measure.series import (
     largest_gap_ns,
     not_bracketed,
     series,
+    standstills,
     went_backwards,
     within,
 )
@@ -30,7 +33,11 @@ IMPLAUSIBLE_SHARE = 0.01
 ENOUGH_RING = 50
 """Readings of the driver's own ring within the window from which on it replaces samples,"""
 RING_SHARE = 0.95
-"""provided that they span this share of it."""
+"""provided that they span this share of it,"""
+RING_GAP = 5.0
+"""none lies further from the next than this many times the median, which on H200s is 20 ms, at most 48,"""
+RING_STANDSTILL_NS = 1_000_000_000
+"""and they never stand still for so long."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +68,13 @@ class DeviceWindow:
         return series(self.samples, quantity)
 
     def whole_ring(self) -> Series:
-        """The driver's own power readings within the window, if they cover it; else none."""
+        """The driver's own power readings within the window, if they cover it and can be believed; else none."""
         ring = within(self.ring, self.begin_ns, self.end_ns)
-        enough = len(ring.times_ns) >= ENOUGH_RING
-        return ring if enough and ring.times_ns[-1] - ring.times_ns[0] >= RING_SHARE * self.duration_ns else EMPTY
+        if len(ring.times_ns) < ENOUGH_RING or ring.times_ns[-1] - ring.times_ns[0] < RING_SHARE * self.duration_ns:
+            return EMPTY
+        gaps_ns = [later - earlier for earlier, later in pairwise(ring.times_ns)]
+        holed = max(gaps_ns) > RING_GAP * statistics.median(gaps_ns)
+        return EMPTY if holed or any(standstills(ring, RING_STANDSTILL_NS)) else ring
 
     def not_bracketed(self, quantity: str, readings: Series) -> str | None:
         return not_bracketed(readings, self.begin_ns, self.end_ns, self._longest_gap_ns(quantity))

@@ -61,7 +61,7 @@ METRICS: dict[str, Metric] = {
         Metric(id="throttle_hw_brake", unit="share", better=Better.LOWER, title="HW brake", relative=False),
         Metric(id="sm_clock", unit="MHz", better=Better.NEITHER, title="SM MHz"),
         Metric(id="sm_clock_p5", unit="MHz", better=Better.NEITHER, title="SM p5"),
-        Metric(id="link_bytes", unit="bytes", better=Better.NEITHER, title="link/step"),
+        Metric(id="link_bytes", unit="bytes", better=Better.NEITHER, title="link bytes"),
         Metric(id="peak_memory", unit="bytes", better=Better.LOWER, title="memory"),
         Metric(id="compile_time", unit="s", better=Better.LOWER, title="compile"),
         Metric(id="matmul_time", unit="s", better=Better.LOWER, title="matmul"),

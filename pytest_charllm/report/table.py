@@ -31,7 +31,7 @@ HEADERS = (
 RIGHT = HEADERS[2:-1]
 
 NOTICED = ("slow-rank", "link-traffic")
-"""Findings that name a piece of hardware. Told below the table where nothing is red, since a story tells them else."""
+"""Findings that name a piece of hardware: told below the table, but of scenarios that are red, whose story has them."""
 
 ACCEPT = "pytest-charllm baseline accept latest"
 

@@ -7,7 +7,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable
-from typing import ParamSpec, TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from pytest_charllm.devices.process import descends
 from pytest_charllm.devices.source import DeviceLostError, TelemetrySource
@@ -17,8 +17,8 @@ from pytest_charllm.telemetry.dense import Kind, Spans
 from pytest_charllm.telemetry.inbox import Inbox, ReaderLine
 from pytest_charllm.telemetry.pace import BUSY_SHARE, Pace
 
-P = ParamSpec("P")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 _AT_EDGES = frozenset({"energy_j", "package_energy_j", "link_tx_kib"})
 """What runs at full speed on one side of an edge and hardly on the other: joules, and what goes over links. The causes
@@ -184,11 +184,11 @@ class DeviceReader(threading.Thread):
         except Exception as error:
             self._event("error", f"no snapshot at the {when}: {type(error).__name__}: {error}")
 
-    def _watched(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def _watched(self, read: Callable[[*Ts], T], *args: *Ts) -> T:
         """What `read` answers, under the eyes of the watchdog."""
         self.reading_since_ns = time.monotonic_ns()
         try:
-            return read(*args, **kwargs)
+            return read(*args)
         finally:
             self.reading_since_ns = None
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pytest_charllm.judge.collective import HOST_BOUND, collective_required, collective_rules
+from pytest_charllm.judge.collective import collective_required, collective_rules
 from pytest_charllm.judge.policy import Policy
 from pytest_charllm.records import METRICS, Check, Measurement, NeedMore, Value, Verdict, tier
-from pytest_charllm.records.curve import CURVE_METRICS, judged
+from pytest_charllm.records.curve import CURVE_METRICS, bus_bandwidth, judged, latency
 from pytest_charllm.scenario import Collective, CollectiveOp, Layout, Scenario
 from pytest_charllm.scenario.collective import sizes_of
 
@@ -79,7 +79,8 @@ def test_what_waits_for_its_host_withholds_nothing(
     assert "unreliable" in [finding.kind for finding in judgement.findings]
 
 
-SMALL = [judged(size) for size in sizes_of(WORK) if size <= HOST_BOUND]
+WAITING = [size for size in sizes_of(WORK) if size <= 4 << 20]
+SMALL = [judged(size) for size in WAITING]
 P2P_S = (
     (71.6, 76.2, 64.2, 71.1, 74.1, 68.9, 74.2),
     (82.8, 88.9, 91.7, 79.9, 83.4, 77.2, 87.1),
@@ -89,11 +90,10 @@ P2P_S = (
 
 
 def small(make: SimpleNamespace, microseconds: tuple[float, ...]) -> Measurement:
-    """Bandwidths are as good as any number that is in proportion."""
-    changes = {
-        metric: 1e-6 * us if metric.startswith("latency") else 1000.0 / us
-        for metric, us in zip(SMALL, microseconds, strict=True)
-    }
+    """So long for messages of 1 KiB to 4 MiB, a millisecond for larger ones."""
+    times_us = dict.fromkeys(sizes_of(WORK), 1000.0) | dict(zip(WAITING, microseconds, strict=True))
+    changes = {latency(size): 1e-6 * us for size, us in times_us.items()}
+    changes |= {bus_bandwidth(size): size / us / 1e3 for size, us in times_us.items()}
     return curve(make, **changes)
 
 
@@ -117,6 +117,17 @@ def test_a_calm_host_still_shows_what_it_lost(make: SimpleNamespace) -> None:
     judgement: Any = policy.decide(SCENARIO, record, make.comparable(), [slow, slow * 3], None, first_launches=1)
     red = {row.metric for row in judgement.metrics if row.verdict is Verdict.REGRESSION}
     assert red == {"latency_1kib", "latency_4kib", "latency_16kib"}
+
+
+def test_what_waits_for_its_links_keeps_its_own_spread(make: SimpleNamespace) -> None:
+    """Over PCIe 256 KiB wait for the link already: with the host's spread lent to them, half of their bandwidth could
+    go without a word."""
+    record = make.baseline([small(make, (*launch[:4], 150.0, 300.0, 900.0)) for launch in P2P_S])
+    policy = Policy(tier("nightly", False), is_cpu=False)
+    slow = [small(make, (*P2P_S[0][:4], 150.0, 600.0, 900.0))]
+    judgement: Any = policy.decide(SCENARIO, record, make.comparable(), [slow, slow * 3], None, first_launches=1)
+    red = {row.metric for row in judgement.metrics if row.verdict is Verdict.REGRESSION}
+    assert red == {"bus_bandwidth_1mib"}
 
 
 def test_what_a_short_sweep_requires() -> None:

@@ -64,15 +64,21 @@ def test_bandwidth_is_of_the_busiest_link(make: SimpleNamespace, factor: tuple[C
     assert measurement.number("bus_bandwidth_1kib") == pytest.approx(expected * KIB / 1e-3 / 1e9)
 
 
-def over_links(make: SimpleNamespace, gigabytes: float, untimed: int | None = 6) -> Any:
-    """The sweep of an all-reduce between two, up to 1 GiB, and what each device's counter says of its whole launch."""
+def over_links(
+    make: SimpleNamespace,
+    gigabytes: float,
+    untimed: int | None = 6,
+    op: CollectiveOp = CollectiveOp.ALL_REDUCE,
+    ranks: int = 2,
+) -> Any:
+    """A sweep up to 1 GiB, and what each device's counter says of its whole launch."""
     sizes = [KIB * 4**power for power in range(11)]
     calls = [max(1, min(20, (64 << 20) // size)) for size in sizes]
     times = tuple(
         MessageTimes(size=size, bytes=size, calls=each, wall_s=(1e-3,) * 20, wrong=0, untimed_calls=untimed)
         for size, each in zip(sizes, calls, strict=True)
     )
-    launch, uuids = swept(make, times, times), ("GPU-0", "GPU-1")
+    launch, uuids = swept(make, *[times] * ranks, op=op), tuple(f"GPU-{rank}" for rank in range(ranks))
     idle = make.trace(make.healthy() | {"link_tx_kib": lambda t: 0.0}, uuids)
     readings = idle.samples[uuids[0]]
     per_s = 1e9 * gigabytes / KIB / ((readings[-1].mono_ns - readings[0].mono_ns) / 1e9)
@@ -92,6 +98,33 @@ def test_links_carry_the_sweep(make: SimpleNamespace, gigabytes: float, untimed:
     told = [finding.text for finding in measurement.findings if finding.kind == "link-traffic"]
     assert bool(told) is said
     assert not told or f"a device sent {gigabytes:.3g} GB over its links, 40 GB by the collectives on paper" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("op", "gigabytes", "said"),
+    [
+        (CollectiveOp.ALL_REDUCE, 60.0, False),
+        (CollectiveOp.ALL_REDUCE, 20.1, False),
+        (CollectiveOp.ALL_REDUCE, 80.0, True),
+        (CollectiveOp.REDUCE_SCATTER, 40.0, False),
+        (CollectiveOp.ALL_TO_ALL, 40.0, True),
+        (CollectiveOp.ALL_TO_ALL, 10.0, True),
+    ],
+)
+def test_a_switch_may_reduce_a_sweep(make: SimpleNamespace, op: CollectiveOp, gigabytes: float, said: bool) -> None:
+    """Of 40.02 GB that four ranks go through, a ring sends 60 to reduce all, 30 for the others; a switch takes less of
+    the first, and fetches all 40 of what is scattered. What goes from each to each it cannot spare."""
+    assert bool([f for f in over_links(make, gigabytes, op=op, ranks=4).findings if f.kind == "link-traffic"]) is said
+
+
+def test_a_counter_that_ends_early_counts_nothing(make: SimpleNamespace) -> None:
+    """From its first reading to its last the sum was half of a sweep's bytes, and told as another path."""
+    launch = swept(make, messages(1e-5), messages(1e-5))
+    signals = make.healthy() | {"link_tx_kib": lambda t: 1e6 * t if t < 4 else None}
+    uuids = ("GPU-0", "GPU-1")
+    value = measure(launch, make.trace(signals, uuids), make.machine(uuids)).values["link_bytes"]
+    assert value.value is None
+    assert "link_tx_kib" in (value.reason or "")
 
 
 def test_a_curve_has_its_own_sizes_and_sensors_and_no_step(make: SimpleNamespace) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -126,13 +127,49 @@ def test_the_ring_checks_better_than_samples(
 ) -> None:
     """A night of FSDP2 on two H200s could not go on record: power swings within its steps, and 150 samples of a window
     were 5.1 % above the counter by luck, where 832 readings of the driver's ring agreed with it to 0.4 %."""
-    signals = {"energy_j": make.counter(lambda t: 500.0), "power_instant_w": lambda t: 500.0 * samples}
-    window = window_of(make, make.trace(signals))
-    step_ns = 20_000_000
-    times_ns = tuple(range(window.begin_ns, window.begin_ns + round(share * window.duration_ns), step_ns))
-    value, finding = energy(dataclasses.replace(window, ring=Series(times_ns, (500.0 * ring,) * len(times_ns))))
+    value, finding = energy(with_ring(make, samples, ring, share))
     assert value.value == pytest.approx(2500.0)
     assert (finding.text.partition(": ")[2] if finding else "") == told
+
+
+def with_ring(make: SimpleNamespace, samples: float, ring: float, share: float = 1.0) -> DeviceWindow:
+    """A window of 500 W by the counter; samples and ring as shares of that, the ring over a share of the window."""
+    signals = {"energy_j": make.counter(lambda t: 500.0), "power_instant_w": lambda t: 500.0 * samples}
+    window = window_of(make, make.trace(signals))
+    times_ns = tuple(range(window.begin_ns, window.begin_ns + round(share * window.duration_ns), 20_000_000))
+    powers_w = tuple(500.0 * ring + (1 if n % 2 else -1) for n in range(len(times_ns)))
+    return dataclasses.replace(window, ring=Series(times_ns, powers_w))
+
+
+def test_a_ring_with_a_hole_or_stuck_checks_nothing(make: SimpleNamespace) -> None:
+    """It holds 2.4 s on an H200: one read that comes later leaves a hole, which the readings at both ends of it would
+    be drawn across. And one that stands still was 20 % off where counter and samples agreed, which cost the energy."""
+    window = with_ring(make, 1.0, 0.7)
+    times_ns, powers_w = window.ring
+    middle = slice(len(times_ns) // 4, len(times_ns) // 2)
+    holed = Series(
+        times_ns[: middle.start] + times_ns[middle.stop :], powers_w[: middle.start] + powers_w[middle.stop :]
+    )
+    stuck = Series(times_ns, (350.0,) * len(times_ns))
+    assert energy(window)[0].value is None
+    for ring in (holed, stuck):
+        value, finding = energy(dataclasses.replace(window, ring=ring))
+        assert (value.value, finding) == (pytest.approx(2500.0), None)
+
+
+def test_samples_that_are_wrong_are_told_though_the_ring_is_right(make: SimpleNamespace) -> None:
+    """The ring excuses what 150 samples miss by luck, not a reading of another scope: peaks are made of samples."""
+    value, finding = energy(with_ring(make, 2.0, 1.0))
+    assert value.value == pytest.approx(2500.0)
+    assert finding is not None
+    assert "integral 5000 J are 100 % apart" in finding.text
+
+
+def test_the_ring_of_a_board_says_nothing_of_its_module(make: SimpleNamespace) -> None:
+    """On a superchip the counter is of GPU and CPU together."""
+    window = with_ring(make, 1.0, 0.5)
+    line = msgspec.structs.replace(window.line, semantics={"energy_j": "counter, module scope"})
+    assert energy(dataclasses.replace(window, line=line)) == (energy(with_ring(make, 1.0, 1.0))[0], None)
 
 
 @pytest.mark.parametrize(("factor", "kept", "told"), [(1.10, True, False), (1.19, False, False), (0.85, True, False)])
