@@ -98,16 +98,15 @@ def _decode(answer: Any) -> Raw | NvmlError | str:
 
 
 class Batch:
-    """Fields that are read over and over, as `read_fields` does, through one structure that is asked for them once.
+    """Fields that are read over and over, as `read_fields` does, through one buffer and in one go.
 
-    Ten times a second the binding, which fills in a new one member by member, would cost more than the read.
+    Ten times a second the binding, which fills in a new structure member by member, would cost more than the read.
     """
 
     def __init__(self, nvml: Any, fields: Sequence[Field]) -> None:
         self._nvml, self._fields = nvml, fields
-        self._values = ctypes.create_string_buffer(_FIELD_VALUE.size * len(fields))
-        for slot, field in enumerate(fields):
-            _FIELD_VALUE.pack_into(self._values, slot * _FIELD_VALUE.size, field.id, field.scope, 0, 0, 0, 0, b"")
+        self._asked = b"".join(_FIELD_VALUE.pack(field.id, field.scope, 0, 0, 0, 0, b"") for field in fields)
+        self._values = ctypes.create_string_buffer(len(self._asked))
         try:
             self._function = nvml._nvmlGetFunctionPointer("nvmlDeviceGetFieldValues")
         except (AttributeError, nvml.NVMLError):  # another binding, or a driver too old to have it
@@ -116,6 +115,7 @@ class Batch:
     def read(self, handle: Any) -> list[Raw | NvmlError | str]:
         if self._function is None:
             return read_fields(self._nvml, handle, self._fields)
+        ctypes.memmove(self._values, self._asked, len(self._asked))  # nothing of an earlier read may be taken for one
         code = self._function(handle, len(self._fields), self._values)
         if code != SUCCESS:
             raise NvmlError(code)
