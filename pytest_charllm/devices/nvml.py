@@ -106,7 +106,7 @@ class NvmlSource:
         answers = self._pass(gpu, plan)
         end_ns = self._clock()
         for quantity, answer in answers.items():
-            if isinstance(answer, float):
+            if not isinstance(answer, NvmlError | str):
                 values[quantity] = answer
             elif isinstance(answer, NvmlError) and answer.code in table.LOST:
                 raise DeviceLostError(answer.explain(f"{uuid} ({gpu.line.name})"))
