@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from pytest_charllm.devices.nvml_fields import (
     FUNCTION_NOT_FOUND,
+    INSUFFICIENT_SIZE,
     REMEDIES,
     SUCCESS,
     VALUE_FORMATS,
@@ -21,6 +22,8 @@ from pytest_charllm.errors import DeviceError
 
 _FIELD_VALUE = struct.Struct("@IIqqII8s")
 """nvmlFieldValue_t: id, scope, timestamp, latency, value type, return code, value."""
+_SAMPLE = struct.Struct("@Q8s")
+"""nvmlSample_t: timestamp, value."""
 _UNPACK = {kind: struct.Struct(f"@{letter}").unpack_from for kind, letter in VALUE_FORMATS.items()}
 
 
@@ -107,10 +110,7 @@ class Batch:
         self._nvml, self._fields = nvml, fields
         self._asked = b"".join(_FIELD_VALUE.pack(field.id, field.scope, 0, 0, 0, 0, b"") for field in fields)
         self._values = ctypes.create_string_buffer(len(self._asked))
-        try:
-            self._function = nvml._nvmlGetFunctionPointer("nvmlDeviceGetFieldValues")
-        except (AttributeError, nvml.NVMLError):  # another binding, or a driver too old to have it
-            self._function = None
+        self._function = bare(nvml, "nvmlDeviceGetFieldValues")
 
     def read(self, handle: Any) -> list[Raw | NvmlError | str]:
         if self._function is None:
@@ -120,6 +120,50 @@ class Batch:
         if code != SUCCESS:
             raise NvmlError(code)
         return [_unpacked(kind, code, raw) for *_, kind, code, raw in _FIELD_VALUE.iter_unpack(self._values)]
+
+
+class Samples:
+    """What the driver keeps of one sampling type, newer than an instant, in one call.
+
+    The binding makes two, the first to ask how many there can be at most, and each costs a third of a millisecond.
+    """
+
+    def __init__(self, nvml: Any, handle: Any, sampling: int) -> None:
+        self._nvml, self._handle, self._sampling = nvml, handle, sampling
+        self._function = bare(nvml, "nvmlDeviceGetSamples")
+        self._room = 2 * self._get(0, 0, None)[1] if self._function is not None else 0
+        self._values = ctypes.create_string_buffer(_SAMPLE.size * self._room)
+
+    def since(self, seen_us: int) -> list[tuple[int, int | float]]:
+        """(microseconds, raw value), in the driver's order. Raises `NvmlError`, also where there is nothing new."""
+        if self._room:
+            kind, count = self._get(seen_us, self._room, self._values)
+            if count < self._room:  # else there may be more of them
+                unpack, used = _UNPACK.get(kind), memoryview(self._values)[: count * _SAMPLE.size]
+                return [(at_us, unpack(raw)[0]) for at_us, raw in _SAMPLE.iter_unpack(used)] if unpack else []
+        kind, samples = call(self._nvml, "nvmlDeviceGetSamples", self._handle, self._sampling, seen_us)
+        member = VALUE_MEMBERS.get(kind)
+        return [(each.timeStamp, getattr(each.sampleValue, member)) for each in samples] if member else []
+
+    def _get(self, seen_us: int, room: int, values: Any) -> tuple[int, int]:
+        """(value type, how many), of at most `room`; as many as that where there is not room enough."""
+        kind, count = ctypes.c_uint(), ctypes.c_uint(room)
+        code = self._function(
+            self._handle, self._sampling, ctypes.c_ulonglong(seen_us), ctypes.byref(kind), ctypes.byref(count), values
+        )
+        if code == INSUFFICIENT_SIZE:
+            return kind.value, max(room, count.value)
+        if code != SUCCESS:
+            raise NvmlError(code)
+        return kind.value, count.value
+
+
+def bare(nvml: Any, function: str) -> Any:
+    """The library's own function behind the binding's; None for another binding, or a driver too old to have it."""
+    try:
+        return nvml._nvmlGetFunctionPointer(function)
+    except (AttributeError, nvml.NVMLError):
+        return None
 
 
 def _unpacked(kind: int, code: int, raw: bytes) -> Raw | NvmlError | str:

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pytest_charllm.devices.nvml_calls import NvmlError, call
-from pytest_charllm.devices.nvml_fields import GPM, SUCCESS, TIMEOUT, VALUE_MEMBERS, code_name
+from pytest_charllm.devices.nvml_calls import NvmlError, Samples, call
+from pytest_charllm.devices.nvml_fields import GPM, SUCCESS, TIMEOUT, code_name
 from pytest_charllm.records.telemetry import RingLine
 
 _SHORTEST_NS = 100_000_000
@@ -56,31 +56,27 @@ class PowerRing:
     """The driver's own series of board power. Raises `NvmlError` where there is none."""
 
     def __init__(self, nvml: Any, handle: Any, uuid: str) -> None:
-        self._nvml, self._handle, self._uuid = nvml, handle, uuid
-        self._seen_us = 0
-        _, samples = call(nvml, "nvmlDeviceGetSamples", handle, _TOTAL_POWER, 0)
-        newest_us = max((sample.timeStamp for sample in samples), default=0)
-        if abs(time.time() - newest_us / 1e6) > _CLOCKS_APART_S:
+        self._samples, self._uuid = Samples(nvml, handle, _TOTAL_POWER), uuid
+        self._seen_us = max((at_us for at_us, _ in self._samples.since(0)), default=0)
+        if abs(time.time() - self._seen_us / 1e6) > _CLOCKS_APART_S:
             raise NvmlError(TIMEOUT)  # Stamped by another clock than ours: its readings cannot be placed in time.
-        self._seen_us = newest_us
 
     def read(self) -> RingLine | None:
         try:
-            kind, samples = call(self._nvml, "nvmlDeviceGetSamples", self._handle, _TOTAL_POWER, self._seen_us)
+            samples = self._samples.since(self._seen_us)
         except NvmlError as refused:
             if refused.code == _NOT_FOUND:  # nothing new
                 return None
             raise
-        member = VALUE_MEMBERS.get(kind)
-        new = sorted((each for each in samples if each.timeStamp > self._seen_us), key=lambda each: each.timeStamp)
-        if member is None or not new:
+        new = sorted((at_us, milliwatts) for at_us, milliwatts in samples if at_us > self._seen_us)
+        if not new:
             return None
         ahead_ns = time.monotonic_ns() - time.time_ns()
-        self._seen_us = new[-1].timeStamp
+        self._seen_us = new[-1][0]
         return RingLine(
             uuid=self._uuid,
-            mono_ns=tuple(sample.timeStamp * 1000 + ahead_ns for sample in new),
-            power_w=tuple(getattr(sample.sampleValue, member) / 1000 for sample in new),
+            mono_ns=tuple(at_us * 1000 + ahead_ns for at_us, _ in new),
+            power_w=tuple(milliwatts / 1000 for _, milliwatts in new),
         )
 
 

@@ -109,7 +109,31 @@ class FakeNvml:
                 values[slot] = self._field(value.fieldId, value.scopeId)
             return self.refusals.get("nvmlDeviceGetFieldValues", 0)
 
-        self._nvmlGetFunctionPointer = {"nvmlDeviceGetFieldValues": fields}.__getitem__
+        def samples(_: str, sampling: int, seen_us: Any, kind: Any, count: Any, buffer: Any) -> int:
+            self.called.append("bare nvmlDeviceGetSamples")
+            if refused := self.refusals.get("nvmlDeviceGetSamples", 0):
+                return refused
+            kind._obj.value, kept = self.answers["nvmlDeviceGetSamples"]
+            new = [each for each in kept if each.timeStamp > seen_us.value]
+            if buffer is None:
+                count._obj.value = len(kept)
+                return 0
+            if len(new) > count._obj.value:
+                return 7
+            values = (pynvml.c_nvmlSample_t * len(new)).from_buffer(buffer)
+            for slot, each in enumerate(new):
+                values[slot].timeStamp, values[slot].sampleValue.uiVal = each.timeStamp, each.sampleValue.uiVal
+            count._obj.value = len(new)
+            return 0
+
+        bare = {"nvmlDeviceGetFieldValues": fields, "nvmlDeviceGetSamples": samples}
+
+        def pointer(name: str) -> Any:
+            if name not in bare or (name == "nvmlDeviceGetSamples" and name not in self.answers):
+                raise pynvml.NVMLError(13)
+            return bare[name]
+
+        self._nvmlGetFunctionPointer = pointer
 
     def _field(self, id_: int, scope: int) -> Any:
         value = pynvml.c_nvmlFieldValue_t(fieldId=id_, scopeId=scope)

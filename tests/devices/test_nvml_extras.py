@@ -110,9 +110,12 @@ def ring(*readings: tuple[float, int]):
     return (UINT, samples)
 
 
-def test_the_drivers_own_series_is_placed_on_our_clock(nvml):
+@pytest.mark.parametrize("is_bare", [False, True])
+def test_the_drivers_own_series_is_placed_on_our_clock(nvml, is_bare):
     """The driver keeps power finer than we may ask for it; its stamps are of the wall clock."""
-    nvml.answers["nvmlDeviceGetSamples"] = ring((-0.3, 100_000))
+    nvml.answers["nvmlDeviceGetSamples"] = ring((-0.3, 100_000), (-0.35, 90_000))
+    if is_bare:
+        nvml.has_bare_functions()
     source = NvmlSource(nvml, (nvml.UUID,))
     assert source.devices()[0].capabilities["power_ring"] == "ok"
     nvml.answers["nvmlDeviceGetSamples"] = ring((-0.4, 90_000), (-0.2, 700_000), (-0.1, 690_000))
@@ -121,6 +124,25 @@ def test_the_drivers_own_series_is_placed_on_our_clock(nvml):
     assert all(0 < time.monotonic_ns() - mono_ns < S for mono_ns in line.mono_ns)
     nvml.refusals["nvmlDeviceGetSamples"] = 6
     assert source.power_ring(nvml.UUID) is None
+
+
+def test_a_series_takes_one_call_and_is_never_cut(nvml):
+    """The binding asks each time how many there can be, which costs as much again. More than there ever were it fetches
+    all the same."""
+    nvml.answers["nvmlDeviceGetSamples"] = ring((-0.9, 100_000), (-0.8, 100_000))
+    nvml.has_bare_functions()
+    source = NvmlSource(nvml, (nvml.UUID,))
+    for times_s, whole_by_binding in (
+        ((-0.7, -0.6), 0),
+        ((-0.5, -0.4, -0.35, -0.3), 1),
+        ((-0.2, -0.15, -0.12, -0.1, 0), 1),
+    ):
+        nvml.called.clear()
+        nvml.answers["nvmlDeviceGetSamples"] = ring(*((at_s, 500_000) for at_s in times_s))
+        line = source.power_ring(nvml.UUID)
+        assert line.power_w == (500.0,) * len(times_s)
+        assert nvml.called.count("bare nvmlDeviceGetSamples") == 1
+        assert nvml.called.count("nvmlDeviceGetSamples") == whole_by_binding
 
 
 def test_a_series_of_another_clock_is_not_used(nvml):
