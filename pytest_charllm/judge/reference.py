@@ -107,6 +107,8 @@ def reference_of(
         level = local or level
     elif len(local) >= LOCAL_RUNS:
         level = local
+    elif not local and metric in SAID_BY_IT and all(run.card_ratio == 1.0 for run in level):
+        floor = rule.floor if rule.other_card is None else rule.other_card
     values = tuple(numbers for run in level if (numbers := _numbers(metric, run.samples)))
     reason = "" if values or not level else _useless(metric, level)
     foreign = len({run.cards for run in level} - here)

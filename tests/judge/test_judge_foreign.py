@@ -101,6 +101,21 @@ def test_where_the_product_says_nothing(
     assert "matrix product" not in told(judgement)
 
 
+@pytest.mark.parametrize(
+    ("power_w", "uuid", "verdict"),
+    [(320.0, "GPU-7", Verdict.PASS), (320.0, "GPU-0", Verdict.REGRESSION), (690.0, "GPU-7", Verdict.REGRESSION)],
+)
+def test_below_its_cap_another_card_may_want_more_joules(
+    make: SimpleNamespace, power_w: float, uuid: str, verdict: Verdict
+) -> None:
+    """Tensor parallelism that waits for its host, unchanged, took 4.9 % more of a token on another pair of H200s, where
+    no product tells what to allow for. At the cap one does, and the same cards are their own measure."""
+    on_record = record(make, {"mean_power": power_w})
+    hungry = {"mean_power": power_w, "energy_per_token": 0.010884 * 1.049, "matmul_time": 1.3732e-3}
+    launch = elsewhere(make, ON_RECORD | hungry, uuid=uuid)
+    assert judged(make, launch, on_record).verdict is verdict
+
+
 def test_a_card_far_behind_stays_a_regression(make: SimpleNamespace) -> None:
     """A healthy card is within 5 %: what is beyond it is no difference between cards."""
     launch = elsewhere(make, {"throughput": 0.85 * 63_197, "energy_per_token": 0.0128, "matmul_time": 1.3731e-3 / 0.85})
