@@ -27,7 +27,7 @@ class Plausible:
         sm_clock_max_mhz: float | None = None,
         mem_clock_max_mhz: float | None = None,
     ) -> None:
-        self._limits = {
+        self._bounds = {
             "power_instant_w": _power(power_limit_w),
             "power_average_w": _power(power_limit_w),
             "margin_c": MARGIN_C,
@@ -41,9 +41,9 @@ class Plausible:
         for quantity, value in values.items():
             if value is None:
                 continue
-            lowest, highest = self._limits.get(quantity) or self._limits.setdefault(quantity, _limits(quantity))
+            lowest, highest = self._bounds.get(quantity) or self._bounds.setdefault(quantity, _bounds(quantity))
             if quantity in CUMULATIVE:
-                self._limits[quantity] = value, highest
+                self._bounds[quantity] = value, highest
             if not lowest <= value <= highest:
                 values[quantity] = None
                 missing[quantity] = f"implausible: {value:.12g}"
@@ -59,7 +59,7 @@ def _clock(maximum_mhz: float | None) -> tuple[float, float]:
     return 0, math.inf if maximum_mhz is None else CLOCK_HEADROOM * maximum_mhz
 
 
-def _limits(quantity: str) -> tuple[float, float]:
+def _bounds(quantity: str) -> tuple[float, float]:
     if quantity.endswith("_temp_c"):
         return TEMPERATURE_C
     return 0, 1 if quantity.endswith("_share") else math.inf
