@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from itertools import combinations
@@ -17,6 +16,8 @@ SLOPE_SECONDS = 60.0
 """A slope a minute is told of steps that together last as long."""
 SLOPE_GROUPS = 10
 """Single steps scatter; a slope is told from the medians of this many groups of them."""
+LONGEST_STEP_S = 1e6
+"""Twelve days: no window waits for such a step."""
 GROWTH_LIMIT = 10.0
 """Python objects a step that stay. What the window itself keeps of a step are 2 on a GPU and 4 on a CPU."""
 BIMODAL_RATIO = 1.3
@@ -44,8 +45,8 @@ def _broken(steps: StepSeries) -> str | None:
     others. CPU time may stand still through a step that only waits."""
     for clock, times_s in (("wall", steps.wall_s), ("CPU", steps.cpu_s)):
         for index, time_s in enumerate(times_s):
-            if not math.isfinite(time_s) or time_s < 0 or (clock == "wall" and time_s == 0):
-                return f"step {index} took {time_s:g} s of {clock} time: not a number, or a clock ran backwards"
+            if not 0 <= time_s < LONGEST_STEP_S or (clock == "wall" and time_s == 0):
+                return f"step {index} took {time_s:g} s of {clock} time: not a number, or a clock that was set"
     return None
 
 

@@ -100,7 +100,8 @@ def _waiting(absent: list[pytest.Item], machine: Machine) -> str | None:
     names = [name for each in given for name in sorted(each)]
     counted = Counter(f"--charllm-{name.replace('_', '-')}" for name in names)
     told = ", ".join(f"{count} for {option}" for option, count in counted.items())
-    return f"{_without_row(counted.total(), machine)} as asked: {told}" if told else None
+    need = ", all need GPUs" if machine.is_cpu else ""
+    return f"{_without_row(counted.total(), machine)}{need}: {told}" if told else None
 
 
 def _without_row(count: int, machine: Machine) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,8 +91,8 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--charllm-launches", metavar="N", help="Timed launches of each scenario's first round.")
     group.addoption(
         "--charllm-missing", metavar="WHAT", default="fail",
-        help="A scenario without baseline: fail (default), record (launch, keep as proposal, skip) or skip (do not "
-        "even launch).",
+        help="On GPUs, a scenario without baseline: fail (default), record (launch, keep as proposal, skip) or skip "
+        "(do not even launch). On a CPU its strict checks decide.",
     )  # fmt: skip
     group.addoption(
         "--charllm-inject", action="append", default=[], metavar="NAME[=VALUE][,rank=N]",
@@ -201,7 +202,7 @@ def _typed(config: pytest.Config, beginnings: tuple[str, ...]) -> list[str]:
     typed = [os.fspath(argument) for argument in config.invocation_params.args]
     return [
         argument if "=" in argument or _is_switch(config, argument) else f"{argument}={value}"
-        for argument, value in zip(typed, [*typed[1:], ""], strict=True)
+        for argument, value in zip_longest(typed, typed[1:], fillvalue="")
         if argument.startswith(beginnings)
     ]
 

@@ -81,7 +81,7 @@ def describe_fault(name: str, value: float | None, achieved: float | None) -> st
     `achieved` is the share that it came to, or the objects a step that leaked; None where no rank told.
     """
     if name == LEAK:
-        return f"{name}: {value or LEAKED:g} objects a step requested" + (
+        return f"{name}: {LEAKED if value is None else value:g} objects a step requested" + (
             f", {achieved:g} achieved" if achieved else ""
         )
     if name == LOST_OVERLAP:
@@ -107,7 +107,9 @@ def _share(text: str, name: str, value: str | None) -> float:
 def _whole(text: str, name: str, value: str | None) -> float | None:
     if value is None:
         return None
-    if not value.isdecimal():
-        what = "a number of objects" if name == LEAK else "a step of the window"
-        raise BadInput(f"fault {text!r}: the value is {what}, a whole number from 0")
+    if not value.isdecimal() or (name == LEAK and not int(value)):
+        what = (
+            "a number of objects, whole and from 1" if name == LEAK else "a step of the window, a whole number from 0"
+        )
+        raise BadInput(f"fault {text!r}: the value is {what}")
     return float(value)

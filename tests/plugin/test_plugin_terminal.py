@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
+
 from pytest_charllm.campaign.settings import CampaignProgress
+from pytest_charllm.plugin.options import accept_line
 from pytest_charllm.plugin.progress import ProgressLine
 from pytest_charllm.records import Pass
 
@@ -38,6 +41,23 @@ def test_one_line_a_phase_in_a_log(inner):
     assert [line for line in lines if "launch 1 of 2" in line and "window" in line] == [
         "llama3-1b.mb1  timed launch 1 of 2  window, 1,234 tokens/s/GPU in warm-up"
     ]
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ((), "pytest-charllm baseline accept latest"),
+        (("suites",), "pytest-charllm baseline accept latest"),
+        (
+            ("suites", "--charllm-dir", "my runs", "-q", "--charllm-baselines=on record"),
+            "pytest-charllm baseline accept latest '--charllm-dir=my runs' '--charllm-baselines=on record'",
+        ),
+    ],
+)
+def test_the_advice_to_accept_names_the_folders_that_were_typed(typed, line):
+    """`pytest` alone, in a project whose ini file says all, ended in a traceback in the place of the table."""
+    config = SimpleNamespace(invocation_params=SimpleNamespace(args=typed), getoption=lambda name, default: default)
+    assert accept_line(config) == line
 
 
 def test_quiet_keeps_the_table(inner):

@@ -50,6 +50,7 @@ def test_reads_what_the_help_promises(text: str, fault: Fault) -> None:
         ("host-stall", "share"),
         ("memory=0", "share"),
         ("leak=1.5", "number of objects"),
+        ("leak=0", "number of objects, whole and from 1"),
         ("lost-overlap=0.1", "takes no value"),
         ("crash,rank=x", "NAME"),
         ("crash,node=1", "NAME"),
@@ -64,7 +65,7 @@ def test_bad_faults_say_what_to_write(text: str, says: str) -> None:
 
 @given(
     st.sampled_from([*STEPPED, LEAK]),
-    st.none() | st.integers(0, 10_000).map(float),
+    st.none() | st.integers(1, 10_000).map(float),
     st.none() | st.integers(0, 4096),
 )
 def test_round_trip(name: str, value: float | None, rank: int | None) -> None:

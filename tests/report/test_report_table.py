@@ -76,16 +76,21 @@ def test_improved_asks_for_a_refresh(gpu_pass: Case) -> None:
 
 
 def test_a_slow_rank_is_named_though_nothing_is_red(gpu_pass: Case, regression: Case) -> None:
-    """A first night on two cards of which one was 5 % slow ended as NO_BASELINE, and named it only in its records."""
+    """A first night on two cards of which one was 5 % slow ended as NO_BASELINE, and named it only in its records; so did a
+    leak of 5,000 objects a step."""
     slow = Finding(kind="slow-rank", text="rank 1 on GPU-1: the others wait for it")
+    grows = Finding(kind="growing", text="rank 0 keeps 5,000 Python objects a step")
     other = Finding(kind="provisional", text="noise provisional")
 
     def with_findings(case: Case) -> Case:
         assert case.judgement is not None
-        return dataclasses.replace(case, judgement=msgspec.structs.replace(case.judgement, findings=(slow, other)))
+        return dataclasses.replace(
+            case, judgement=msgspec.structs.replace(case.judgement, findings=(slow, grows, other))
+        )
 
     text = summary([with_findings(gpu_pass)])
     assert f"noticed {gpu_pass.key}: rank 1 on GPU-1: the others wait for it" in text.splitlines()
+    assert f"noticed {gpu_pass.key}: rank 0 keeps 5,000 Python objects a step" in text.splitlines()
     assert "noise provisional" not in text.partition("noticed")[2]
     assert "noticed" not in summary([with_findings(regression)])
 
