@@ -192,6 +192,14 @@ def test_what_ended_without_a_judgement(
     assert [row[1] for row in rows if row[:1] == [KEY]] == ["CRASHED"]
 
 
+def test_an_empty_pattern_is_not_all_scenarios(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--only="$SCENARIO"` of a script whose variable is not set put a whole run on record."""
+    with pytest.raises(SystemExit) as ended:
+        main(["baseline", "accept", "latest", "--only="])
+    assert ended.value.code == 2
+    assert "--only: an empty pattern would take all scenarios" in capsys.readouterr().err
+
+
 def test_a_replay_says_that_it_is_one(gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixture[str]) -> None:
     """In the list it looked like a night of this machine, and its verdicts are of other launches."""
     gpu_run(replayed=True)
