@@ -18,16 +18,14 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 
-from launches import Cases, Lines, Outcome, finish, start
+from launches import Cases, Lines, Outcome, finish, start, traced_parts_s
 from msgspec.structs import replace
 from tabulate import tabulate
 
 from pytest_charllm.devices.find import find_machine
 from pytest_charllm.errors import CharllmError
-from pytest_charllm.measure.traced import traced_values
-from pytest_charllm.records import Launch, Pass, Status, tier
 from pytest_charllm.scenario.key import parse_key
 
 PROGRAM = Path(__file__).with_name("traced_ranks.py")
@@ -45,15 +43,9 @@ def pair(key: str) -> tuple[str, str]:
 
 
 def milliseconds(case: str, outcome: Outcome) -> dict[str, float]:
-    """Parts of a step, mean over ranks, and the step without the profiler; nothing without a trace."""
-    launch = Launch(
-        id=case, scenario=parse_key(case.split()[0]), pass_=Pass.TRACED, window=tier("smoke", False).window,
-        status=Status.COMPLETED, ranks=outcome.reports,
-    )  # fmt: skip
-    traced = traced_values(launch)
-    steps_s = [report.untraced_step_s for report in outcome.reports if report.untraced_step_s is not None]
-    parts = {part: traced[part].value for part in PARTS} | {"step": fmean(steps_s) if steps_s else None}
-    return {part: 1e3 * seconds for part, seconds in parts.items() if seconds is not None}
+    """`PARTS` and the step without the profiler, mean over ranks; nothing without a trace."""
+    traced_s = traced_parts_s(case.split()[0], outcome)
+    return {part: 1e3 * seconds for part in (*PARTS, "step") if (seconds := traced_s[part]) is not None}
 
 
 def table(keys: Sequence[str], seen: dict[str, list[dict[str, float]]]) -> str:

@@ -11,11 +11,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 
 import msgspec
 
 from pytest_charllm.launch.process import end_tree
-from pytest_charllm.records import RankReport
+from pytest_charllm.measure.traced import traced_values
+from pytest_charllm.records import Launch, Pass, RankReport, Status, tier
+from pytest_charllm.scenario.key import parse_key
 
 RANKS = Path(__file__).with_name("ranks.py")
 START_S = 90.0
@@ -38,6 +41,18 @@ class Outcome:
     counted: int = 0
     error: str = ""
     output: str = ""
+
+
+def traced_parts_s(key: str, outcome: Outcome) -> dict[str, float | None]:
+    """Of a case that has reports: seconds of each part of a traced step, and as "step" of one without the profiler,
+    means over ranks; None without a trace."""
+    launch = Launch(
+        id=key, scenario=parse_key(key), pass_=Pass.TRACED, window=tier("smoke", False).window,
+        status=Status.COMPLETED, ranks=outcome.reports,
+    )  # fmt: skip
+    steps_s = [report.untraced_step_s for report in outcome.reports if report.untraced_step_s is not None]
+    parts = {metric: value.value for metric, value in traced_values(launch).items()}
+    return parts | {"step": fmean(steps_s) if steps_s else None}
 
 
 @dataclass(frozen=True)

@@ -24,16 +24,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from launches import Cases, Lines, Outcome, finish, start
+from launches import Cases, Lines, Outcome, finish, start, traced_parts_s
 
 from pytest_charllm.devices.find import find_machine
 from pytest_charllm.judge.diagnosis.cards import EXPLAINS
 from pytest_charllm.judge.tolerances import GPU
 from pytest_charllm.measure.checks import GRAD_NORM_LIMIT, LOSS_LIMIT
-from pytest_charllm.measure.traced import traced_values
-from pytest_charllm.records import Launch, Pass, Status, tier
 from pytest_charllm.scenario import Precision
-from pytest_charllm.scenario.key import parse_key
 
 PROGRAM = Path(__file__).with_name("stream_ranks.py")
 CASE_LIMIT_S = 60.0
@@ -140,16 +137,11 @@ class Seen(NamedTuple):
 
 def seen_in(key: str, outcome: Outcome) -> Seen:
     """Of a case that has reports."""
-    launch = Launch(
-        id=key, scenario=parse_key(key), pass_=Pass.TRACED, window=tier("smoke", False).window,
-        status=Status.COMPLETED, ranks=outcome.reports,
-    )  # fmt: skip
-    traced = traced_values(launch)
-    steps_s = [report.untraced_step_s for report in outcome.reports if report.untraced_step_s is not None]
+    traced_s = traced_parts_s(key, outcome)
     return Seen(
-        step_s=fmean(steps_s) if steps_s else None,
-        communication_s=traced["communication_time"].value,
-        exposed_s=traced["exposed_communication"].value,
+        step_s=traced_s["step"],
+        communication_s=traced_s["communication_time"],
+        exposed_s=traced_s["exposed_communication"],
         losses=tuple(map(fmean, zip(*(report.losses for report in outcome.reports), strict=True))),
         norms=tuple(map(fmean, zip(*(report.grad_norms for report in outcome.reports), strict=True))),
         acted=outcome.counted,

@@ -86,37 +86,31 @@ def _parser() -> argparse.ArgumentParser:
         help="baselines under version control (default: baselines)",
     )  # fmt: skip
     places.set_defaults(makes=())
-
-    topic = topics.add_parser("baseline", help="what is on record").add_subparsers(required=True, metavar="COMMAND")
-    command = topic.add_parser("accept", parents=[places], help="put a run's launches on record")
-    command.add_argument("run", metavar="RUN", help="a run's id, or latest")
-    command.add_argument("--because", default="", metavar="TEXT", help="why; required to accept a regression")
-    command.add_argument(
+    only = argparse.ArgumentParser(add_help=False)
+    only.add_argument(
         "--only", type=_pattern, metavar="PATTERN", help="scenarios whose key matches (gpt3*) or contains this"
     )
+
+    topic = topics.add_parser("baseline", help="what is on record").add_subparsers(required=True, metavar="COMMAND")
+    command = topic.add_parser("accept", parents=[places, only], help="put a run's launches on record")
+    command.add_argument("run", metavar="RUN", help="a run's id, or latest")
+    command.add_argument("--because", default="", metavar="TEXT", help="why; required to accept a regression")
     command.add_argument("--label", default="", metavar="TEXT", help="default: bootstrap for the first of its kind")
     command.add_argument("--commit", metavar="SHA", help="of a run that was made outside of a git checkout")
     command.set_defaults(command=baseline.run_accept, makes=("baselines",))
-    command = topic.add_parser("diff", parents=[places], help="old against new, metric by metric, for a review")
+    command = topic.add_parser("diff", parents=[places, only], help="old against new, metric by metric, for a review")
     command.add_argument("run", nargs="?", metavar="RUN", help="a run's id, or latest; default: what was accepted last")
-    command.add_argument(
-        "--only", type=_pattern, metavar="PATTERN", help="scenarios whose key matches (gpt3*) or contains this"
-    )
     command.set_defaults(command=baseline.run_diff)
     command = topic.add_parser(
-        "bridge", parents=[places], help="measure an accepted run again, by a new measuring version"
+        "bridge", parents=[places, only], help="measure an accepted run again, by a new measuring version"
     )
     command.add_argument("run", metavar="RUN", help="a run's id, or latest")
-    command.add_argument(
-        "--only", type=_pattern, metavar="PATTERN", help="scenarios whose key matches (gpt3*) or contains this"
-    )
     command.add_argument("--because", default="", metavar="TEXT", help="what the new version does differently")
     command.set_defaults(command=baseline.run_bridge)
-    command = topic.add_parser("list", parents=[places], help="every baseline, one a line; orphans and duplicates")
-    command.add_argument("--variant", metavar="NAME", help="of this hardware only, e.g. h200-sxm")
-    command.add_argument(
-        "--only", type=_pattern, metavar="PATTERN", help="scenarios whose key matches (gpt3*) or contains this"
+    command = topic.add_parser(
+        "list", parents=[places, only], help="every baseline, one a line; orphans and duplicates"
     )
+    command.add_argument("--variant", metavar="NAME", help="of this hardware only, e.g. h200-sxm")
     command.set_defaults(command=baseline.run_list)
     command = topic.add_parser("show", parents=[places], help="values and provenance of one scenario")
     command.add_argument("key", metavar="KEY", help="a scenario's key, or a pattern on keys")

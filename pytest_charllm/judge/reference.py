@@ -84,8 +84,9 @@ def reference_of(
         recorded = _on_these_cards(metric, recorded, launches, here)
     level = [run for run in recorded if run.segment == recorded[-1].segment]
     local = [run for run in level if {run.cards} == here]
+    of_others = rule.floor if local or rule.other_card is None else rule.other_card
     if rule.match is Match.CARD_WIDENS:
-        floor = rule.floor if local or rule.other_card is None else rule.other_card
+        floor = of_others
         level = local or level
     elif rule.match is Match.CARD_AND_START and level:
         if not local:
@@ -103,12 +104,12 @@ def reference_of(
         if any(_in_band(here_c, run.samples) for run in local):
             reason = "the degrees themselves are compared"
             return Reference((), (), floor, reason=reason, comparable=False)
-        floor = rule.floor if local or rule.other_card is None else rule.other_card
+        floor = of_others
         level = local or level
     elif len(local) >= LOCAL_RUNS:
         level = local
-    elif not local and metric in SAID_BY_IT and all(run.card_ratio == 1.0 for run in level):
-        floor = rule.floor if rule.other_card is None else rule.other_card
+    elif metric in SAID_BY_IT and all(run.card_ratio == 1.0 for run in level):
+        floor = of_others
     values = tuple(numbers for run in level if (numbers := _numbers(metric, run.samples)))
     reason = "" if values or not level else _useless(metric, level)
     foreign = len({run.cards for run in level} - here)

@@ -45,15 +45,15 @@ def curve(launch: Launch) -> dict[str, Value]:
     return values
 
 
-def sent_bytes(launch: Launch) -> float | None:
-    """What each rank has to send in all calls of a sweep, timed or not; None where the record does not tell of all."""
-    work, messages = launch.scenario.work, launch.ranks[0].messages
-    if not isinstance(work, Collective) or any(each.untimed_calls is None for each in messages):
-        return None
-    calls = ((each.untimed_calls or 0) + each.calls * len(each.wall_s) for each in messages)
-    return bus_factor(work.op, len(launch.ranks)) * sum(
-        count * each.bytes for count, each in zip(calls, messages, strict=True)
-    )
+def sent_in_sweep(launch: Launch) -> float | None:
+    """Bytes that each rank has to send in all calls, timed or not; None where the record does not tell of all."""
+    work, total = launch.scenario.work, 0
+    assert isinstance(work, Collective)
+    for each in launch.ranks[0].messages:
+        if each.untimed_calls is None:
+            return None
+        total += each.bytes * (each.untimed_calls + each.calls * len(each.wall_s))
+    return bus_factor(work.op, len(launch.ranks)) * total
 
 
 def result_checks(launch: Launch) -> tuple[Check, ...]:

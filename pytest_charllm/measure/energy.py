@@ -41,26 +41,21 @@ def energy(window: DeviceWindow) -> tuple[Value, Finding | None]:
     if counter.value is None:
         return replace(area, reason=f"no counter to check against: {counter.reason}"), None
     ring_j = ring_energy_j(window)
-    if ring_j is None and area.value is None:
+    # What the ring excuses is a few percent of luck. Samples further off are wrong, and peaks are made of them.
+    checks = [("the driver's own readings", ring_j, GAP_TAINTED)] if ring_j is not None else []
+    if area.value is not None:
+        checks.append(("integral", area.value, GAP_INVALID if checks else GAP_TAINTED))
+    if not checks:
         return replace(counter, reason=f"no integral to check against: {area.reason}"), None
     edges = EDGES * window.line.refresh_s / window.duration_s
-    by_samples = None if area.value is None else _apart(counter.value, area.value, "integral")
-    by_ring = None if ring_j is None else _apart(counter.value, ring_j, "the driver's own readings")
-    gap, told = by_ring or by_samples or (0.0, "")
-    if gap > max(GAP_INVALID, edges):
-        return replace(counter, value=None, source=None, reason=told), None
-    if gap <= max(GAP_TAINTED, edges):
-        # What the ring excuses is a few percent of luck. Samples further off are wrong, and peaks are made of them.
-        gap, told = by_samples or (0.0, "")
-        if gap <= max(GAP_INVALID if by_ring else GAP_TAINTED, edges):
-            return counter, None
-    return counter, Finding(kind="energy-disagrees", text=f"{window.uuid}: {told}")
-
-
-def _apart(counter_j: float, check_j: float, check: str) -> tuple[float, str]:
-    """By which share of the counter, and in words."""
-    gap = abs(check_j - counter_j) / counter_j
-    return gap, f"counter {counter_j:.0f} J and {check} {check_j:.0f} J are {100 * gap:.0f} % apart"
+    for number, (check, check_j, allowed) in enumerate(checks):
+        gap = abs(check_j - counter.value) / counter.value
+        told = f"counter {counter.value:.0f} J and {check} {check_j:.0f} J are {100 * gap:.0f} % apart"
+        if number == 0 and gap > max(GAP_INVALID, edges):
+            return replace(counter, value=None, source=None, reason=told), None
+        if gap > max(allowed, edges):
+            return counter, Finding(kind="energy-disagrees", text=f"{window.uuid}: {told}")
+    return counter, None
 
 
 def counter_energy(window: DeviceWindow) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_charllm.errors import BadInput
-from pytest_charllm.measure.collective import sent_bytes
+from pytest_charllm.measure.collective import sent_in_sweep
 from pytest_charllm.measure.traffic import sent_by_each
 from pytest_charllm.measure.windows import DeviceWindow
 from pytest_charllm.records import Finding, Launch, Value
@@ -76,7 +76,7 @@ def _swept(launch: Launch) -> tuple[float, float, float]:
     """The same of a sweep, all of it."""
     work, world = launch.scenario.work, launch.scenario.layout.world
     assert isinstance(work, Collective)
-    sent = sent_bytes(launch)
+    sent = sent_in_sweep(launch)
     if sent is None or work.largest < SWEPT_TO:
         return 0.0, 0.0, 0.0
     if world == 2 or work.op in (CollectiveOp.P2P, CollectiveOp.ALL_TO_ALL):
