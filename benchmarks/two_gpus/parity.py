@@ -1,6 +1,6 @@
 """Train every layout of two ranks on two GPUs, and hold each against one GPU and against what is on paper.
 
-    python benchmarks/two_gpus/parity.py [--launch NAME ...] [--limit-s 240] [--out FILE]
+    python benchmarks/two_gpus/parity.py [--launch NAME ...] [--limit-s 400] [--out FILE]
 
 Scenarios and launches are in cases.toml. Each scenario trains five steps on two ranks, and the same model on the same
 sequences, plain and in the same precision, on one GPU; rank 0 also trains the fp32 reference. Prints one JSON line a
@@ -148,7 +148,7 @@ def run(names: Sequence[str], until_s: float, root: Path, tell: Lines) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--launch", nargs="+", choices=CASES, default=list(CASES), metavar="NAME")
-    parser.add_argument("--limit-s", type=float, default=240.0, help="no launch starts after it, and all end")
+    parser.add_argument("--limit-s", type=float, default=400.0, help="no launch starts after it, and all end (default: 400)")
     parser.add_argument("--out", type=Path, help="append the JSON lines here, too")
     options = parser.parse_args()
     # So that `timeout` and Ctrl-C leave no rank behind.

@@ -33,7 +33,7 @@ from pytest_charllm.store.run import RunDirectory
 from pytest_charllm.telemetry.keeper import Keeper
 
 TRACED = (Verdict.REGRESSION, Verdict.IMPROVED, Verdict.NO_BASELINE)
-"""What is followed by a launch under the profiler, in a tier that has one."""
+"""What is followed by a launch under the profiler, in a tier that has one. A fault put in is, whatever comes of it."""
 
 
 class Campaign:
@@ -231,13 +231,14 @@ class Campaign:
                 return self._undecided(evidence, outcome)
 
     def _wants_trace(self, evidence: Evidence, judgement: Judgement) -> bool:
-        """Whether something is to be explained or may go on record: a night that passes traces nothing."""
+        """Whether something is to be explained or may go on record: a night that passes traces nothing. Who injects a
+        fault asks what tells of it, and some only a trace tells: a slow rank whose share is within the tolerance."""
         settings, key = self.settings, evidence.scenario.key
         if not settings.tier.traced or settings.machine.simulated or not isinstance(evidence.scenario.work, Training):
             return False
-        if settings.replay is not None and not recorded(settings.replay, key, Pass.TRACED):
-            return False
-        return judgement.verdict in TRACED
+        if settings.replay is not None:
+            return recorded(settings.replay, key, Pass.TRACED)
+        return bool(settings.faults) or judgement.verdict in TRACED
 
     def _launch_more(self, evidence: Evidence, need: NeedMore) -> None:
         if self.settings.replay is None:

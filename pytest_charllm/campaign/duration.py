@@ -34,11 +34,11 @@ CPU_COMPILE_S = 24.0
 
 
 def duration_s(
-    planned: Planned, hardware: Hardware, tier: Tier, launches: int, *, is_on_record: bool = True
+    planned: Planned, hardware: Hardware, tier: Tier, launches: int, *, traces: bool = False
 ) -> float | None:
     """Seconds of the first round of a feasible scenario, which has so many timed `launches`; on a CPU only where its
-    speed is judged. What is not on record yet has a launch under the profiler besides, where the tier has those. None
-    of a script, and of a collective on a CPU.
+    speed is judged. `traces`: a launch under the profiler follows, where the tier has those. None of a script, and of a
+    collective on a CPU.
     """
     scenario, on_gpu = planned.scenario, hardware.peak_bf16_flops is not None
     if isinstance(scenario.work, Collective) and on_gpu:
@@ -51,7 +51,7 @@ def duration_s(
     window = window_of(tier.window, scenario)
     one_s = step_s(scenario, hardware.peak_bf16_flops)
     warm_s = START_S + _warming_s(one_s, window)
-    traced_s = warm_s if tier.traced and not is_on_record else 0.0
+    traced_s = warm_s if tier.traced and traces else 0.0
     window_s = max(window.min_steps * one_s, window.min_seconds)
     return launches * (warm_s + window_s) + traced_s + COMPILE_S * scenario.options.compile
 

@@ -55,7 +55,7 @@ def durations(config: pytest.Config, options: Options, machine: Machine) -> Call
     def of(planned: Planned) -> float | None:
         recorded = _on_record(config, options, machine, planned.scenario.key)
         launches = options.launches or (here.launches if recorded else here.bootstrap_launches)
-        return duration_s(planned, hardware, here, launches, is_on_record=recorded)
+        return duration_s(planned, hardware, here, launches, traces=bool(options.faults) or not recorded)
 
     return of
 

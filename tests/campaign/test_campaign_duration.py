@@ -45,8 +45,8 @@ def test_nights_are_about_those_of_the_h200(keys: tuple[str, ...], measured_s: f
 def test_first_night_traces_every_scenario() -> None:
     """What is not on record yet has a launch more than what is; smoke never does."""
     planned = Planned(parse_key("llama3-1b.mb1"))
-    known, new = (duration_s(planned, H200, NIGHTLY, 3, is_on_record=known) for known in (True, False))
-    smoke = [duration_s(planned, H200, TIERS["smoke", False], 1, is_on_record=known) for known in (True, False)]
+    known, new = (duration_s(planned, H200, NIGHTLY, 3, traces=new) for new in (False, True))
+    smoke = [duration_s(planned, H200, TIERS["smoke", False], 1, traces=new) for new in (False, True)]
     assert known is not None
     assert new == pytest.approx(known + 25)
     assert smoke[0] == smoke[1]

@@ -69,6 +69,20 @@ def test_a_night_that_passes_traces_nothing(lab: Any, tracing: list[StepBreakdow
     assert not any("traced" in each for each in lab.launcher.ids)
 
 
+def test_a_fault_that_passes_is_traced(lab: Any, make: SimpleNamespace, tracing: list[StepBreakdown]) -> None:
+    """A rank slowed by 5 % passed beside a tolerance of 3.3 %, on cards with an excuse, and nobody named it."""
+    lab.put_on_record(A, tier=NIGHTLY)
+    campaign = lab.open(A, tier=NIGHTLY, faults=(Fault(name="slowdown", value=0.05),))
+    assert campaign.judge(parse_key(A)).verdict is Verdict.PASS
+    assert lab.launcher.ids[-1] == f"{A}.traced-1"
+    assert lab.launcher.requests[-1].faults
+    assert campaign.evidence(parse_key(A)).aside is not None
+    lab.launcher = None
+    again = lab.open(A, tier=NIGHTLY, replay=campaign.run.path / "launches")
+    assert again.judge(parse_key(A)).verdict is Verdict.PASS
+    assert again.evidence(parse_key(A)).aside is not None, "nor does its replay leave it out"
+
+
 @pytest.mark.parametrize("how", [Status.CRASHED, Status.HARNESS, Status.HUNG])
 def test_a_trace_that_fails_changes_no_verdict(lab: Any, make: SimpleNamespace, how: Status) -> None:
     """A profiler that crashes says nothing about the stack under test, and must not keep it off the record."""
