@@ -148,7 +148,7 @@ def run(names: Sequence[str], until_s: float, root: Path, tell: Lines) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--launch", nargs="+", choices=CASES, default=list(CASES), metavar="NAME")
-    parser.add_argument("--limit-s", type=float, default=400.0, help="no launch starts after it, and all end (default: 400)")
+    parser.add_argument("--limit-s", type=float, default=400.0, help="no launch starts after it, and all end (400)")
     parser.add_argument("--out", type=Path, help="append the JSON lines here, too")
     options = parser.parse_args()
     # So that `timeout` and Ctrl-C leave no rank behind.

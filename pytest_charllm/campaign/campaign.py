@@ -237,7 +237,7 @@ class Campaign:
         if not settings.tier.traced or settings.machine.simulated or not isinstance(evidence.scenario.work, Training):
             return False
         if settings.replay is not None:
-            return recorded(settings.replay, key, Pass.TRACED)
+            return bool(recorded(settings.replay, key, Pass.TRACED))
         return bool(settings.faults) or judgement.verdict in TRACED
 
     def _launch_more(self, evidence: Evidence, need: NeedMore) -> None:
