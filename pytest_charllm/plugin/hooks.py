@@ -98,6 +98,11 @@ class SuiteHooks:
             self._not_closed = str(error)
         if self._sigterm.arrived:
             session.exitstatus = SIGTERM_EXIT
+            # pytest asks nobody for a summary under an exit code of one's own, and a job cancelled late has much to tell.
+            reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+            if reporter is not None:
+                reporter.ensure_newline()
+                self.pytest_terminal_summary(reporter, SIGTERM_EXIT)
         elif exitstatus == pytest.ExitCode.OK and self._ran:
             ours = outcomes.exit_status(self._suite.results)
             session.exitstatus = ours if self._not_closed is None else pytest.ExitCode.TESTS_FAILED

@@ -88,6 +88,7 @@ def test_sigterm_ends_the_session_in_order(inner):
     assert (inner.pytester.path / "cleaned").exists()
     assert not (inner.pytester.path / "went on").exists()
     assert inner.campaign.closed == [True]
+    result.stdout.fnmatch_lines(["*= charllm: *", "run *"])  # pytest shows no summary under this exit code by itself
     assert signal.getsignal(signal.SIGTERM) is before, "the handler must not outlive the run"
 
 
