@@ -98,7 +98,7 @@ class SuiteHooks:
             self._not_closed = str(error)
         if self._sigterm.arrived:
             session.exitstatus = SIGTERM_EXIT
-            # pytest asks nobody for a summary under an exit code of one's own, and a job cancelled late has much to tell.
+            # pytest asks for no summary under an exit code of one's own, and a job cancelled late has much to tell.
             reporter = session.config.pluginmanager.get_plugin("terminalreporter")
             if reporter is not None:
                 reporter.ensure_newline()
