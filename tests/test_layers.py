@@ -77,7 +77,7 @@ def test_pure_packages_import_no_torch_driver_or_pytest(package: str) -> None:
 
 def test_plugin_import_is_light() -> None:
     """The plugin is loaded in every pytest of its environment: it may pull in none of what only a run needs."""
-    heavy = ("torch", "pynvml", "deepspeed", "numpy", "tabulate", "psutil", "msgspec", "filelock")
+    heavy = ("torch", "pynvml", "deepspeed", "numpy", "tabulate", "psutil", "msgspec")
     code = f"import sys, pytest; import pytest_charllm.plugin; print([m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"

@@ -252,10 +252,11 @@ class Campaign:
             self._timed(evidence, of=first + need.launches)
 
     def _undecided(self, evidence: Evidence, need: NeedMore) -> Judgement:
+        which = "a confirming launch" if need.confirms else "a further launch"
         if evidence.failed is not None:
-            why = f"a confirming launch failed: {evidence.failed.first_cause}"
+            why = f"{which} failed: {evidence.failed.first_cause}"
         else:
-            why = f"a confirming launch is not valid: {evidence.invalid}"
+            why = f"{which} is not valid: {evidence.invalid}"
         return Judgement(
             scenario_key=evidence.scenario.key,
             verdict=Verdict.INCONCLUSIVE,

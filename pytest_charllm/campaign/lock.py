@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import tempfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from pytest_charllm.errors import BadInput
 from pytest_charllm.hardware import Machine
@@ -21,17 +21,18 @@ def lock_devices(machine: Machine) -> ExitStack:
     folder = Path(tempfile.gettempdir()) / "pytest-charllm-locks"
     with ExitStack() as locks:
         for device in machine.devices:
+            path = folder / f"{device.uuid}.lock"
             try:
                 _make(folder)
-                lock = FileLock(folder / f"{device.uuid}.lock", mode=0o666)
-                lock.acquire(timeout=0)
-            except Timeout as held:
+                descriptor = _open(path)
+                locks.callback(os.close, descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
                 raise BadInput(
-                    f"{device.uuid} is in use by another pytest-charllm run (lock {held.lock_file}); wait for it to end"
+                    f"{device.uuid} is in use by another pytest-charllm run (lock {path}); wait for it to end"
                 ) from None
             except OSError as error:
                 raise BadInput(f"cannot lock {device.uuid}: {error}; set TMPDIR to a writable folder") from None
-            locks.callback(lock.release)
         return locks.pop_all()
 
 
@@ -40,3 +41,12 @@ def _make(folder: Path) -> None:
     with suppress(FileExistsError):
         folder.mkdir()
         folder.chmod(0o1777)
+
+
+def _open(path: Path) -> int:
+    """Without O_CREAT where it is there: in a folder for all, kernels refuse that of another user's file."""
+    with suppress(FileNotFoundError):
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    os.fchmod(descriptor, 0o666)  # what the umask took
+    return descriptor

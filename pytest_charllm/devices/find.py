@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -80,17 +81,28 @@ def cpu_machine(environ: Mapping[str, str] = os.environ) -> Machine:
 
 
 def foreign_processes(
-    uuids: tuple[str, ...], *, probe: Sequence[str] = PROBE, timeout_s: float = 20.0
+    uuids: tuple[str, ...], *, probe: Sequence[str] = PROBE, timeout_s: float = 20.0, again_s: float = 1.0
 ) -> list[ComputeProcess]:
-    """Processes that compute on these GPUs and that neither are nor descend from this one.
+    """Processes that compute on these GPUs and that neither are nor descend from this one, in two looks `again_s`
+    apart: who is seen once may be about to end.
 
     Raises `DeviceError` when the driver does not tell in time. Inside a container the driver may see only its own.
     """
     gpus = tuple(uuid for uuid in uuids if uuid.startswith("GPU-"))
     if not gpus:
         return []
-    answer = _run((*probe, "processes", *gpus), timeout_s)
-    return [process for process in _decode(answer, list[ComputeProcess]) if not descends(process.pid, os.getpid())]
+
+    def look() -> list[ComputeProcess]:
+        seen = _decode(_run((*probe, "processes", *gpus), timeout_s), list[ComputeProcess])
+        # One that is not of this PID namespace is somebody's, too.
+        return [process for process in seen if not descends(process.pid, os.getpid())]
+
+    first = look()
+    if not first:
+        return []
+    time.sleep(again_s)
+    still = {process.pid for process in look()}
+    return [process for process in first if process.pid in still]
 
 
 def _gpu_machine(found: Found, devices: tuple[Device, ...], environ: Mapping[str, str]) -> Machine:

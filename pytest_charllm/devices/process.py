@@ -86,16 +86,16 @@ def die_with_parent(signum: signal.Signals, parent_pid: str | None = None) -> No
 def descends(pid: int, ancestor: int) -> bool | None:
     """Whether a process is this one or a child of it, at any depth. None where it is gone, or never was of this PID
     namespace."""
-    while pid > 1:
-        if pid == ancestor:
-            return True
+    while pid != ancestor:  # which is 1 where a container runs nothing but pytest
+        if pid <= 1:
+            return False
         try:
             with open(f"/proc/{pid}/stat") as file:
                 stat = file.read()
         except OSError:
             return None
         pid = int(stat.rpartition(")")[2].split()[1])
-    return False
+    return True
 
 
 def claim_stdout() -> int:

@@ -110,6 +110,7 @@ def reference_of(
         level = local
     elif metric in SAID_BY_IT and all(run.card_ratio == 1.0 for run in level):
         floor = of_others
+        level = level if rule.other_card is None else local or level
     values = tuple(numbers for run in level if (numbers := _numbers(metric, run.samples)))
     reason = "" if values or not level else _useless(metric, level)
     foreign = len({run.cards for run in level} - here)

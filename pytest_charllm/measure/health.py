@@ -25,6 +25,12 @@ OTHERS_NEEDED = 2
 """With one other device nobody can say which of the two is the odd one."""
 SLOW_CLOCK = 0.05
 """A mean SM clock this share below the median of the others: a card held back, and all wait for it."""
+LOCKED_CLOCK = 0.97
+"""Below this share of its highest clock, standing still with nothing throttling it, a clock was locked by somebody."""
+STILL_CLOCK = 0.01
+"""A clock whose 5th percentile is no further below its mean stands still."""
+HELD_CLOCK = 0.02
+"""A locked clock is one of the driver's own steps, some 15 MHz apart: as near to the asked one."""
 
 _CAUSES = {
     "throttle_power_cap_ns": "power cap",
@@ -33,13 +39,9 @@ _CAUSES = {
     "throttle_hw_brake_ns": "power brake",
 }
 _CAUSE_SHARE = 0.01
-
-
-LOCKED_CLOCK = 0.97
-"""Below this share of its highest clock, standing still with nothing throttling it, a clock was locked by somebody."""
-
-HELD_CLOCK = 0.02
-"""A locked clock is one of the driver's own steps, some 15 MHz apart: as near to the asked one."""
+"""What throttles for no more of a window than this explains nothing."""
+_LOOKS_NS = 1_000_000_000
+"""The sampler looks after the clocks once a second, and tells what happened since it looked before."""
 
 
 class Health(NamedTuple):
@@ -93,9 +95,11 @@ def _locked(window: DeviceWindow, state: State) -> str | None:
     low_mhz = power.sm_clock_p5(window).value
     if not highest_mhz or mean_mhz is None or low_mhz is None:
         return None
-    still = low_mhz > 0.99 * mean_mhz
+    still = low_mhz > (1 - STILL_CLOCK) * mean_mhz
     throttled = [power.throttle_share(window, quantity).value for quantity in _CAUSES]
-    if not still or mean_mhz >= LOCKED_CLOCK * highest_mhz or any(share is None or share > 0.01 for share in throttled):
+    if not still or mean_mhz >= LOCKED_CLOCK * highest_mhz:
+        return None
+    if any(share is None or share > _CAUSE_SHARE for share in throttled):
         return None
     shown = f"see {state.show('clocks')}; nvidia-smi -rgc unlocks"
     stands = f"SM clock stands at {mean_mhz:,.0f} of {highest_mhz:,.0f} MHz"
@@ -125,9 +129,9 @@ def troubles(trace: Trace, windows: Sequence[DeviceWindow]) -> list[Finding]:
                 if more > HARMLESS.get(entry, 0):
                     findings.append(Finding(kind="errors", text=f"{uuid}: {more:.0f} {words} during the launch"))
     findings += [
-        Finding(kind="xid", text=f"{event.uuid}: {event.text}")
+        Finding(kind="xid", text=f"{event.uuid or 'a device of this node'}: {event.text}")
         for event in trace.events
-        if event.kind == "xid" and event.uuid in ours
+        if event.kind == "xid" and (event.uuid is None or event.uuid in ours)
     ]
     for window in windows:
         limits_w = set(window.series("power_limit_w").values)
@@ -140,7 +144,10 @@ def troubles(trace: Trace, windows: Sequence[DeviceWindow]) -> list[Finding]:
 def suspended(trace: Trace, windows: Sequence[DeviceWindow]) -> str | None:
     """Whether the machine slept within a window, in words: its steps then took the time of the sleep, or none."""
     for event in trace.events:
-        if event.kind == "suspended" and any(w.begin_ns <= event.mono_ns <= w.end_ns for w in windows):
+        if event.kind != "suspended":
+            continue
+        since_ns = event.mono_ns - _LOOKS_NS
+        if any(since_ns <= window.end_ns and event.mono_ns >= window.begin_ns for window in windows):
             return event.text
     return None
 

@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import ExitStack
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -118,6 +120,22 @@ def test_the_folder_is_for_every_user(make, scratch):
     folder = scratch / "tmp" / "pytest-charllm-locks"
     assert oct(folder.stat().st_mode & 0o7777) == "0o1777"
     assert oct((folder / "GPU-0.lock").stat().st_mode & 0o777) == "0o666"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run as somebody else")
+def test_what_another_user_locked_can_be_locked(make, monkeypatch):
+    """On a shared node: a lock file of one user in a folder of another was refused for good, to both."""
+    with tempfile.TemporaryDirectory() as shared:
+        os.chmod(shared, 0o755)
+        monkeypatch.setenv("TMPDIR", shared)
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        with lock_devices(make.h200(gpus=2)):
+            pass
+        (Path(shared) / "pytest-charllm-locks" / "GPU-0.lock").unlink()
+        program = HOLDER.replace("locks =", "import os; os.setuid(65534); locks =").replace("time.sleep(60)", "")
+        nobody = (sys.executable, "-c", program, msgspec.json.encode(make.h200()))
+        assert subprocess.run(nobody, stdout=subprocess.PIPE, check=True).stdout == b"held\n"
+        assert is_free(make.h200())
 
 
 def test_a_run_directory_that_cannot_be_made_locks_nothing(lab, make, scratch):

@@ -12,6 +12,7 @@ import pytest
 from pytest_charllm.devices import probe
 from pytest_charllm.devices.find import cpu_machine, find_machine, foreign_processes, simulated_machine
 from pytest_charllm.devices.probe import ComputeProcess, Found
+from pytest_charllm.devices.process import descends
 from pytest_charllm.errors import DeviceError
 from pytest_charllm.hardware import Device, Machine
 
@@ -236,9 +237,31 @@ def test_own_processes_are_not_foreign():
         processes = [ComputeProcess(uuid="GPU-0", pid=pid) for pid in (os.getpid(), child.pid, os.getppid(), 2**22 + 1)]
         answer = msgspec.json.encode(processes)
         command = (sys.executable, "-c", f"import os; os.write(1, {answer!r})")
-        assert foreign_processes(("GPU-0",), probe=command) == processes[2:]
+        assert foreign_processes(("GPU-0",), probe=command, again_s=0.0) == processes[2:]
     finally:
         child.communicate(timeout=30)
+
+
+def test_who_is_about_to_end_is_not_foreign(tmp_path):
+    """Seen once, and it made a scenario INVALID for the whole run: a monitor's short query, or a job that is ending."""
+    answer = msgspec.json.encode([ComputeProcess(uuid="GPU-0", pid=2**22 + 1)])
+    once = f"""import os, sys
+try:
+    os.mkdir({str(tmp_path / "looked")!r}), os.write(1, {answer!r})
+except FileExistsError:
+    os.write(1, b"[]")"""
+    assert foreign_processes(("GPU-0",), probe=(sys.executable, "-c", once), again_s=0.0) == []
+    assert (tmp_path / "looked").exists()
+
+
+def test_everybody_descends_from_the_first_process():
+    """Where a container runs pytest and nothing else that is process 1, and its ranks were strangers on their GPUs."""
+    first = os.getpid()
+    while (parent := int(Path(f"/proc/{first}/stat").read_text().rpartition(")")[2].split()[1])) > 0:
+        first = parent
+    assert descends(os.getpid(), first)
+    assert descends(first, os.getpid()) is False
+    assert descends(2**22 + 1, first) is None
 
 
 def test_no_gpu_has_no_foreign_processes():

@@ -292,6 +292,22 @@ def test_one_slow_gpu_of_four_in_two_scenarios_is_the_node(make: SimpleNamespace
     assert found[0].text.endswith("so it is not the framework: one slow GPU, GPU-7cd6... slot 0")
 
 
+def test_another_card_s_clock_names_nobody(make: SimpleNamespace) -> None:
+    """An unchanged night on another pair: at the cap its clocks were 7 % below those on record at 2.8 % of the product,
+    and after two scenarios a healthy card made the node suspect."""
+    ranks = {"sm_clock": (1609.0, 1730.0), "matmul_time": (1.4110e-3, 1.3731e-3)}
+    recorded = {"sm_clock": (1730.0, 1735.0), "matmul_time": (1.3731e-3, 1.3700e-3)}
+    pair = {"device_uuids": ("GPU-C", "GPU-D"), "start_temp_c": {}}
+    night = here(make, {}, **pair, per_rank=ranks)
+    other = on_record(make, device_uuids=("GPU-A", "GPU-B"), start_temp_c={}, per_rank=recorded)
+    unchanged = judged(make, night, other)
+    assert unchanged.verdict is Verdict.PASS
+    assert unchanged.diagnosis == ()
+    assert suspects([unchanged, replace(unchanged, scenario_key="other")]) == ()
+    its_own = judged(make, night, on_record(make, **pair, per_rank=recorded))
+    assert its_own.diagnosis[0].cause == "one slow GPU, GPU-C... slot 0"
+
+
 def test_slow_rank_on_a_cpu_against_its_own_record(make: SimpleNamespace) -> None:
     """The last stage of a pipeline always does more: only against its own record is that a difference."""
     record = make.baseline([make.cpu()] * 8, is_cpu=True)

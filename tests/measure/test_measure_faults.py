@@ -149,6 +149,23 @@ def test_fault_23_a_suspended_machine_is_invalid(make: SimpleNamespace) -> None:
     assert measure(make.launch(), replace(trace, events=(before,)), make.machine()).validity is Validity.VALID
 
 
+def test_a_suspension_noticed_after_the_window_counts(make: SimpleNamespace) -> None:
+    """The sampler looks once a second: asleep in the last of a window of 2 to 7 s, it is told at 7.6 s."""
+    event = EventLine(kind="suspended", mono_ns=make.T0_NS + 7_600_000_000, text="the machine was suspended for 30.0 s")
+    trace = replace(make.trace(make.healthy()), events=(event,))
+    assert measure(make.launch(), trace, make.machine()).validity is Validity.INVALID
+    later = replace(event, mono_ns=make.T0_NS + 8_100_000_000)
+    assert measure(make.launch(), replace(trace, events=(later,)), make.machine()).validity is Validity.VALID
+
+
+def test_an_xid_of_no_known_device_taints(make: SimpleNamespace) -> None:
+    """A handle that is not recognised left the error untold, anywhere."""
+    event = EventLine(kind="xid", mono_ns=make.T0_NS + 4 * 10**9, text="Xid 79: fell off the bus")
+    measurement = measure(make.launch(), replace(make.trace(make.healthy()), events=(event,)), make.machine())
+    assert measurement.validity is Validity.TAINTED
+    assert measurement.reason == "a device of this node: Xid 79: fell off the bus"
+
+
 def test_fault_24_a_short_or_empty_window_has_no_energy(make: SimpleNamespace) -> None:
     """Ten refreshes are too few; a window without length must not end in a division by zero."""
     trace = make.trace(make.healthy())

@@ -170,14 +170,16 @@ class Evidence:
 
         Ranks of a pipeline do different work, but each the same as before; calibrations are alike on all of them, and
         so are the parts of a traced step, which are there by rank only where their work is.
-        Empty where a rank has none, or nothing on record to hold it against.
+        Empty where a rank has none, or nothing on record to hold it against: another card's clock is not, since cards
+        differ by more at their cap than a slow one does.
         """
         if metric in TRACED_METRICS:
             return columns([self.traced_ranks.get(metric, ())])
         now = columns([launch.per_rank.get(metric, ()) for launch in self.launches])
         if metric in ALIKE:
             return now
-        before = columns([sample.per_rank.get(metric, ()) for sample in self.samples])
+        here = {cards_of(launch) for launch in self.launches}
+        before = columns([sample.per_rank.get(metric, ()) for sample in self.samples if cards_of(sample) in here])
         if len(before) != len(now) or not all(value > 0 for value in before):
             return ()
         return tuple(value / recorded for value, recorded in zip(now, before, strict=True))
