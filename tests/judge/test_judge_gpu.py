@@ -214,6 +214,16 @@ def test_temperature_is_held_against_launches_of_its_start(make: SimpleNamespace
     assert judgement.verdict is RED
 
 
+def test_temperatures_need_every_device_to_start_alike(make: SimpleNamespace) -> None:
+    """One of two that starts hot ends hot: no regression of the other's, and no reason to believe the mean."""
+    pair = {"device_uuids": ("GPU-0", "GPU-1")}
+    recorded = make.gpu(**pair, start_temp_c={"GPU-0": 30.0, "GPU-1": 30.0})
+    hot = make.gpu({"core_temp_end": 75.0}, **pair, start_temp_c={"GPU-0": 30.0, "GPU-1": 45.0})
+    judgement = make.decide([[hot] * 3], make.baseline([recorded] * 3))
+    assert make.row(judgement, "core_temp_end").verdict is Verdict.NOT_JUDGED
+    assert "started at 45 degC, on record 30 degC" in make.row(judgement, "core_temp_end").reason
+
+
 @pytest.mark.parametrize(("metric", "value"), [("margin_min", 0.0), ("margin_min", -3.0), ("throttle_hw", 0.002)])
 def test_absolute_limits_hold_whatever_is_on_record(make: SimpleNamespace, metric: str, value: float) -> None:
     """A baseline taken on a throttling card must not make throttling normal."""

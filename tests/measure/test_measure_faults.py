@@ -387,3 +387,18 @@ def test_mixed_drivers_are_invalid(make: SimpleNamespace) -> None:
     ranks = [make.report(0, 2, software=Stack(driver="580.1")), make.report(1, 2, software=Stack(driver="570.2"))]
     measurement = measure(make.launch(ranks), None, make.machine())
     assert measurement.reason == "ranks ran on different drivers: 570.2 and 580.1"
+
+
+def read_once_a_second(signal: Any) -> Any:
+    return lambda t: signal(t) if abs(t - round(t)) < 0.01 else None
+
+
+def test_a_slow_quantity_is_expected_once_a_second(make: SimpleNamespace) -> None:
+    """What is dear is read ten times more seldom: with one period for all, every window of a GPU would have gaps."""
+    signals = make.healthy()
+    signals |= {quantity: read_once_a_second(signals[quantity]) for quantity in ("margin_c", "power_instant_w")}
+    trace = make.trace(signals, slow=("margin_c",))
+    trace = replace(trace, meta=replace(trace.meta, slow_period_s=1.0))
+    measurement = measure(make.launch(), trace, make.machine())
+    assert measurement.number("margin_min") is not None
+    assert "power_instant_w seen in" in (measurement.values["peak_power"].reason or "")

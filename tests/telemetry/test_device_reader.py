@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from itertools import pairwise
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_charllm.devices.source import WithoutExtras
-from pytest_charllm.records.telemetry import DeviceLine, SampleLine, SnapshotLine
+from pytest_charllm.records.telemetry import DeviceLine, EventLine, SampleLine, SnapshotLine
 from pytest_charllm.telemetry import device_reader
 from pytest_charllm.telemetry.config import SamplerConfig
 from pytest_charllm.telemetry.dense import Kind, Span, Spans
@@ -37,6 +38,8 @@ class Asked(WithoutExtras):
         self._now = now
         self.passes: list[tuple[float, frozenset[str]]] = []
         self.looks = 0
+        self.pids: tuple[int, ...] = ()
+        self.events: list[EventLine] = []
         self.rings: list[float] = []
         self.busy_s: float | None = None
         self.waits = 0
@@ -63,7 +66,7 @@ class Asked(WithoutExtras):
 
     def processes(self, uuid: str) -> tuple[int, ...]:
         self.looks += 1
-        return ()
+        return self.pids
 
 
 @pytest.fixture
@@ -71,12 +74,14 @@ def sampled(monkeypatch):
     """Runs a reader on a made-up clock: every wait takes just as long as it was asked for, and a dear read 4 ms where
     the device is busy with itself for 15 ms from `busy_s` on in each 100 ms, longer if it has to wait for that."""
 
-    def run(seconds: float, announced: dict[float, Span], busy_s: float | None = None) -> Asked:
+    def run(
+        seconds: float, announced: dict[float, Span], busy_s: float | None = None, pids: tuple[int, ...] = ()
+    ) -> Asked:
         now = SimpleNamespace(ns=0)
         monkeypatch.setattr(device_reader, "time", SimpleNamespace(monotonic_ns=lambda: now.ns))
         source, spans = Asked(now), Spans()
-        source.busy_s = busy_s
-        reader = DeviceReader(source, LINE, SamplerConfig(path="", source="asked", ours_pid=1), spans, Inbox())
+        source.busy_s, source.pids, inbox = busy_s, pids, Inbox()
+        reader = DeviceReader(source, LINE, SamplerConfig(path="", source="asked", ours_pid=os.getpid()), spans, inbox)
         left = sorted(announced.items())
 
         def woken(timeout_s: float) -> bool:
@@ -96,6 +101,7 @@ def sampled(monkeypatch):
 
         monkeypatch.setattr(reader, "_woken", woken)
         reader.run()
+        source.events = [line for line in inbox.lines() if isinstance(line, EventLine)]
         return source
 
     return run
@@ -257,3 +263,11 @@ def test_reads_of_a_nightly_launch(sampled):
     for begin_s, end_s in ((27.1, 27.5), (42.1, 42.8)):
         at = [at_s for at_s, wanted in source.passes if "energy_j" in wanted and begin_s - 0.3 <= at_s <= end_s]
         assert max(late - early for early, late in pairwise(at)) < 0.15
+
+
+def test_who_is_no_process_of_this_container_is_no_stranger(sampled):
+    """Where ranks have a PID namespace of their own, or the driver tells the host's PIDs, every one of ours is such a
+    number. One that is here and not ours is told, once it has been seen twice."""
+    assert sampled(5.0, {}, pids=(2**22 + 1, os.getpid())).events == []
+    (event,) = sampled(5.0, {}, pids=(os.getppid(),)).events
+    assert (event.kind, event.text) == ("processes", f"pid {os.getppid()} computes on this device and is none of ours")
