@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -30,6 +31,10 @@ _MICROWATT_FROM = 10_000
 """A power limit above this is in microwatts: ROCm 6.1.2 changed the unit of the same key."""
 _MILLIDEGREES_FROM = 200
 _MAX_CLOCK = "max_clk"
+_STAMPS = 64
+"""So many reads the offset of the stamps' clock is the least of: over a night the two drift apart."""
+_STAMP_AGE_NS = 500_000_000
+"""A stamp that is older is of another unit, or of a clock that runs at another rate: nothing is known of its time."""
 
 
 class Package:
@@ -40,7 +45,7 @@ class Package:
     def __init__(self, smi: Any, parts: tuple[Die, ...]) -> None:
         self._smi, self._parts = smi, parts
         self._first = parts[0].handle
-        self._offset_ns: int | None = None
+        self._late_ns: deque[int] = deque(maxlen=_STAMPS)
         self._start_ticks: int | None = None
         self.energy_at_ns: int | None = None
         self._residency = _Residency()
@@ -136,9 +141,10 @@ class Package:
         self.energy_at_ns = None
         if stamp_ns and clock is not None:
             # The stamp's own clock is as far behind ours as the quickest read was late, at most.
-            late_ns = clock() - int(answer["timestamp"])
-            self._offset_ns = late_ns if self._offset_ns is None else min(self._offset_ns, late_ns)
-            self.energy_at_ns = int(answer["timestamp"]) + self._offset_ns
+            now_ns, stamp = clock(), int(answer["timestamp"])
+            self._late_ns.append(now_ns - stamp)
+            at_ns = stamp + min(self._late_ns)
+            self.energy_at_ns = at_ns if now_ns - at_ns <= _STAMP_AGE_NS else None
         self._semantics["energy_j"] = "counter since opening, whole package"
         return (ticks - self._start_ticks) * resolution_uj * 1e-6
 

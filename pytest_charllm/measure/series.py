@@ -27,13 +27,14 @@ EMPTY = Series((), ())
 
 
 def series(samples: Sequence[SampleLine], quantity: str) -> Series:
-    """The readings of one quantity. Passes in which it could not be read are left out, never filled in."""
+    """The readings of one quantity, each at the time its device stamped it with, where it does, else at that of the
+    pass. Passes in which it could not be read are left out, never filled in."""
     times: list[int] = []
     values: list[float] = []
     for sample in samples:
-        value = sample.values.get(quantity)
-        if value is not None and (not times or sample.mono_ns > times[-1]):
-            times.append(sample.mono_ns)
+        value, time_ns = sample.values.get(quantity), sample.at_ns.get(quantity, sample.mono_ns)
+        if value is not None and (not times or time_ns > times[-1]):
+            times.append(time_ns)
             values.append(value)
     return Series(tuple(times), tuple(values))
 

@@ -187,6 +187,31 @@ def test_energy_carries_the_time_at_which_it_was_true():
     assert max(sample.mono_ns - sample.at_ns["energy_j"] for sample in samples) > 0.05 * S
 
 
+def restamped(bench: Bench, stamp: Callable[[int], int]) -> list[SampleLine]:
+    """Ten minutes of reads, whose stamps are what `stamp` makes of the right ones."""
+    answered = bench.smi.amdsmi_get_energy_count
+
+    def answer(handle: int) -> dict[str, Any]:
+        told = answered(handle)
+        return told | {"timestamp": stamp(told["timestamp"])}
+
+    bench.answers["amdsmi_get_energy_count"] = answer
+    return bench.samples(bench.open(), 600.0, 1.0)
+
+
+def test_the_two_clocks_may_drift_apart():
+    """One source serves a whole night, in which a stamp's clock that loses a thousandth falls half a minute behind."""
+    samples = restamped(Bench("mi300x"), lambda stamp: round(0.999 * stamp))
+    assert max(sample.mono_ns - sample.at_ns["energy_j"] for sample in samples) < 0.25 * S
+
+
+def test_a_stamp_of_another_unit_is_not_believed():
+    """Microseconds would put a joule a minute before its time, and the window with it."""
+    samples = restamped(Bench("mi300x"), lambda stamp: stamp // 1000)
+    assert not any("energy_j" in sample.at_ns for sample in samples[1:])
+    assert samples[-1].values["energy_j"] > 0
+
+
 def test_a_counter_that_disagrees_with_power_is_off():
     """Counters that stand still, or count in another unit, were seen with mixed versions."""
     bench = Bench("mi300x")

@@ -232,3 +232,17 @@ def test_integral_of_recorded_power_agrees_with_the_counter(recorded: dict[str, 
     begin_ns, end_ns = readings.times_ns[0], readings.times_ns[-1]
     mean_w = integral(readings, begin_ns, end_ns) / ((end_ns - begin_ns) / 1e9)
     assert mean_w == pytest.approx(row["energy_counter_delta_j"] / row["window_s"], rel=0.03)
+
+
+def test_a_stamped_counter_is_read_at_its_stamp(make: SimpleNamespace) -> None:
+    """An AMD board says when its joules were true, here 100 ms before they were read: by the time of the read a window
+    of 5 s that begins and ends with its load has a fiftieth of it outside."""
+    joules = make.counter(lambda t: 600.0 if 2 <= t < 7 else 100.0, refresh_s=0.001)
+    trace = make.trace({"energy_j": lambda t: joules(t - 0.1)})
+    stamped = tuple(
+        msgspec.structs.replace(sample, at_ns={"energy_j": sample.mono_ns - 100_000_000})
+        for sample in trace.samples["GPU-0"]
+    )
+    by_stamp = window_of(make, msgspec.structs.replace(trace, samples={"GPU-0": stamped}))
+    assert counter_energy(window_of(make, trace)).value == pytest.approx(2950, abs=1)
+    assert counter_energy(by_stamp).value == pytest.approx(3000, abs=1)
