@@ -9,8 +9,7 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from pytest_charllm.measure.series import Series, mean
-from pytest_charllm.measure.thermal import percentile, seen
-from pytest_charllm.measure.windows import DeviceWindow
+from pytest_charllm.measure.windows import DeviceWindow, percentile, seen
 from pytest_charllm.records import Value
 
 PEAK_PERCENT = 99.5

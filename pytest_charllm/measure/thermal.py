@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 
-from pytest_charllm.measure.series import Series, at, mean, slope_per_s, within
-from pytest_charllm.measure.windows import DeviceWindow
+from pytest_charllm.measure.series import mean, slope_per_s, within
+from pytest_charllm.measure.windows import DeviceWindow, percentile, seen
 from pytest_charllm.records import Value
 
 END_S = 1.0
@@ -116,17 +116,6 @@ def unsettled(window: DeviceWindow) -> str | None:
 def margin_min(window: DeviceWindow) -> Value:
     """Fewest degrees left to the nearest slowdown. Zero and below are real readings."""
     return window.sampled("margin_c", "degC", lambda readings: min(seen(readings, window)))
-
-
-def seen(readings: Series, window: DeviceWindow) -> tuple[float, ...]:
-    """The readings within the window and those interpolated at its edges, so that even a short one has two."""
-    edges = (at(readings, window.begin_ns), at(readings, window.end_ns))
-    return (*within(readings, window.begin_ns, window.end_ns).values, *edges)
-
-
-def percentile(readings: Series, window: DeviceWindow, percent: float) -> float:
-    """Of all that was seen. `percent` in steps of one half."""
-    return statistics.quantiles(seen(readings, window), n=200, method="inclusive")[round(2 * percent) - 1]
 
 
 def _at_start(window: DeviceWindow, quantity: str) -> float | None:

@@ -151,6 +151,17 @@ class DeviceWindow:
         return Value(value=reduce(readings), unit=unit, coverage=covered, gap_s=gap_s)
 
 
+def seen(readings: Series, window: DeviceWindow) -> tuple[float, ...]:
+    """The readings within the window and those interpolated at its edges, so that even a short one has two."""
+    edges = (at(readings, window.begin_ns), at(readings, window.end_ns))
+    return (*within(readings, window.begin_ns, window.end_ns).values, *edges)
+
+
+def percentile(readings: Series, window: DeviceWindow, percent: float) -> float:
+    """Of all that was seen. `percent` in steps of one half."""
+    return statistics.quantiles(seen(readings, window), n=200, method="inclusive")[round(2 * percent) - 1]
+
+
 def device_windows(launch: Launch, trace: Trace | None, is_cpu: bool) -> tuple[tuple[DeviceWindow, ...], str | None]:
     """The windows of the devices this launch ran on, or none and the reason.
 
