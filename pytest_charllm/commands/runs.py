@@ -9,7 +9,7 @@ from collections import Counter
 from pytest_charllm.commands import BAD_INPUT, OK
 from pytest_charllm.errors import BadRecord
 from pytest_charllm.records import Launch, Pass, Status
-from pytest_charllm.records.run import Ended
+from pytest_charllm.records.run import Ended, RunStatus
 from pytest_charllm.report.case import Case
 from pytest_charllm.report.numbers import size
 from pytest_charllm.report.table import summary
@@ -17,7 +17,7 @@ from pytest_charllm.report.text import grid, pairs
 from pytest_charllm.store.baselines import BaselineStore
 from pytest_charllm.store.paths import shown
 from pytest_charllm.store.prune import prune, size_bytes
-from pytest_charllm.store.run import RunDirectory, run_ids
+from pytest_charllm.store.run import RunDirectory, lost, run_ids, strays
 
 
 def run_list(options: argparse.Namespace) -> int:
@@ -29,6 +29,9 @@ def run_list(options: argparse.Namespace) -> int:
         except BadRecord as error:
             broken += 1
             print(f"pytest-charllm: {error}", file=sys.stderr)
+    for stray in strays(options.root):
+        broken += 1
+        print(f"pytest-charllm: {lost(stray)}", file=sys.stderr)
     headers = ("run", "machine", "tier", "status", "verdicts", "injected", "disk")
     if rows or not broken:
         print(grid(headers, rows, ("disk",)) or f"no runs in {shown(options.root / 'runs')}")
@@ -70,6 +73,8 @@ def run_prune(options: argparse.Namespace) -> int:
     spared = len(on_record.intersection(before[: max(0, len(before) - options.keep)]))
     why = f", {spared} older of them on record (--accepted-too deletes those)" if spared else ""
     print(f"{len(pruned)} deleted, {len(run_ids(options.root))} kept{why}")
+    for stray in strays(options.root):
+        print(f"pytest-charllm: {lost(stray)}", file=sys.stderr)
     return OK
 
 
@@ -92,7 +97,7 @@ def _case(run: RunDirectory, key: str, ended: Ended | None) -> Case:
     launches = run.launches(key)
     judgement = run.judgement(key)
     measurements = run.measurements(key)
-    verdict, because = "NOT_JUDGED", "the run ended before"
+    verdict, because = "NOT_JUDGED", "still running" if run.status is RunStatus.RUNNING else "the run ended before"
     failed: Launch | None = next((launch for launch in launches if launch.status is not Status.COMPLETED), None)
     if ended is not None:
         verdict, because = ended.outcome, ended.because

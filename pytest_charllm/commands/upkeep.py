@@ -16,12 +16,15 @@ from pytest_charllm.store.run import RunDirectory, run_ids
 
 
 def asked_for(root: Path) -> dict[tuple[str, str], set[str]]:
-    """(variant, shape) -> every key that some run kept under `root` asked for; of the runs that can be read."""
+    """(variant, shape) -> every key that some run kept under `root` asked for; of the runs that can be read, and were
+    of a machine: a simulated or replayed one asks for whatever it is told to."""
     asked: dict[tuple[str, str], set[str]] = {}
     for run_id in run_ids(root):
         try:
             run = RunDirectory.open(root, run_id)
         except BadRecord:
+            continue
+        if run.info.machine.simulated or run.info.replayed:
             continue
         asked.setdefault((run.info.machine.variant, run.info.machine.shape), set()).update(run.scenario_keys())
     return asked

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -281,9 +282,19 @@ def _file(option: str, text: str | None, here: Path) -> Path | None:
     if text is None:
         return None
     path = here / text
-    if not path.is_file():
-        raise pytest.UsageError(f"{option}: {path} is no file")
+    with _looking(option, path):
+        if not path.is_file():
+            raise pytest.UsageError(f"{option}: {path} is no file")
     return path
+
+
+@contextmanager
+def _looking(option: str, path: Path) -> Iterator[None]:
+    """A path may lie where nobody may look, or be none at all."""
+    try:
+        yield
+    except OSError as error:
+        raise pytest.UsageError(f"{option}: {path} cannot be read: {error.strerror}; check the path") from None
 
 
 def _at_least(option: str, text: str | None, least: int) -> int | None:
@@ -317,14 +328,15 @@ def _launches(path: Path, root: Path, here: Path) -> Path:
 
     Asked for before this session starts a run of its own, which would be the latest then.
     """
-    if path.parent == here and not path.exists():
-        path = _run(path.name, root)
-    if not path.is_dir():
-        raise pytest.UsageError(f"--charllm-replay: {path} is not a directory")
-    inside = path / "launches"
-    launches = inside if inside.is_dir() else path
-    if next(launches.glob("*/*/launch.json"), None) is None:
-        raise pytest.UsageError(f"--charllm-replay: {path} holds no recorded launch; name a run, or latest")
+    with _looking("--charllm-replay", path):
+        if path.parent == here and not path.exists():
+            path = _run(path.name, root)
+        if not path.is_dir():
+            raise pytest.UsageError(f"--charllm-replay: {path} is not a directory")
+        inside = path / "launches"
+        launches = inside if inside.is_dir() else path
+        if next(launches.glob("*/*/launch.json"), None) is None:
+            raise pytest.UsageError(f"--charllm-replay: {path} holds no recorded launch; name a run, or latest")
     return launches
 
 

@@ -164,7 +164,7 @@ def collect(
             for scenario in _scenarios(row, mark.kwargs["on"], machine, microbatches, options):
                 if mark.kwargs["where"] is not None and not mark.kwargs["where"](scenario):
                     continue
-                check_reader(scenario)
+                check_script(scenario)
                 planned = Planned(scenario, speed=mark.kwargs["speed"] or isinstance(scenario.work, Script))
                 yield CollectedScenario(planned, infeasible(scenario, hardware, machine))
 
@@ -204,12 +204,15 @@ def scripted(script: Script, layout: str | None) -> Scenario:
     return Scenario(work=script, layout=parse_layout(layout) if layout is not None else Layout())
 
 
-def check_reader(scenario: Scenario) -> None:
-    """Raise `BadInput` for a script whose log reader does not exist: a launch would only say so at its start."""
+def check_script(scenario: Scenario) -> None:
+    """Raise `BadInput` for a script whose log reader does not exist, or whose limits are none: a launch would only say
+    so at its start, or end there."""
     from pytest_charllm.engines.script.log import reader_of
     from pytest_charllm.scenario import Script
+    from pytest_charllm.scenario.script import refuse_times
 
     if isinstance(scenario.work, Script):
+        refuse_times(scenario.work)
         reader_of(scenario.work)
 
 

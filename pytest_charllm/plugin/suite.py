@@ -68,7 +68,7 @@ class Suite:
     def feasible(self, item: pytest.Item, scenario: Scenario | Script | str, layout: str | None = None) -> Scenario:
         """The scenario, or its key read, or that of a script. Skips where a rule forbids it on this machine."""
         from pytest_charllm.hardware.catalogue import CATALOGUE
-        from pytest_charllm.plugin.parametrize import check_reader, scripted
+        from pytest_charllm.plugin.parametrize import check_script, scripted
         from pytest_charllm.scenario import Scenario, Script
         from pytest_charllm.scenario.feasibility import infeasible
         from pytest_charllm.scenario.key import parse_key
@@ -81,7 +81,7 @@ class Suite:
             scenario = parse_key(scenario)
         elif not isinstance(scenario, Scenario):
             raise BadInput(f"a test measures a Scenario, a Script, or a key such as 'llama3-1b.mb2', not {scenario!r}")
-        check_reader(scenario)
+        check_script(scenario)
         broken = infeasible(scenario, CATALOGUE[self.machine.variant], self.machine)
         if broken is not None:
             self.settle(item, scenario.key, Outcome.INFEASIBLE, str(broken))

@@ -24,11 +24,12 @@ from pathlib import Path
 import msgspec
 
 from pytest_charllm.errors import BadInput
+from pytest_charllm.hardware.catalogue import resolve
 from pytest_charllm.records import Judgement, MetricVerdict, Verdict, metric_named
 
 
 class Waiver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One entry. `hardware` narrows it to one variant."""
+    """One entry. `hardware` narrows it to one variant, or a family of them, as `--gpu` takes it."""
 
     scenario: str
     metric: str
@@ -79,6 +80,8 @@ def _read(path: Path) -> tuple[Waiver, ...]:
     for number, waiver in enumerate(entries, 1):
         try:
             waivers.append(msgspec.structs.replace(waiver, metric=metric_named(waiver.metric)))
+            if waiver.hardware is not None:
+                resolve(waiver.hardware)
         except BadInput as error:
             raise BadInput(f"{path}: entry {number}: {error}") from None
         if not 0 < waiver.delta < math.inf or not waiver.ticket.strip():
@@ -91,7 +94,7 @@ def _names(waiver: Waiver, key: str, metric: str, variant: str) -> bool:
     return (
         waiver.metric == metric
         and fnmatchcase(key, waiver.scenario)
-        and (waiver.hardware is None or waiver.hardware == variant)
+        and (waiver.hardware is None or variant in [each.variant for each in resolve(waiver.hardware)])
     )
 
 

@@ -13,6 +13,7 @@ scenario beside the key.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from pathlib import PurePath
 
@@ -44,6 +45,14 @@ def refuse_namesake(one: Scenario, other: Scenario) -> None:
     """
     if isinstance(one.work, Script) and one.work != other.work:
         raise BadInput(f"two different scripts have the key {one.key}: give one of them a name, Script(..., name=...)")
+
+
+def refuse_times(script: Script) -> None:
+    """Raise `BadInput` for limits that no launch could keep."""
+    for name in ("silence_s", "deadline_s"):
+        seconds = getattr(script, name)
+        if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+            raise BadInput(f"Script({script.path!r}): {name} is {seconds!r}; give seconds, above 0 and finite")
 
 
 def script_name(script: Script) -> str:

@@ -104,10 +104,12 @@ class RunDirectory:
         """
         known = run_ids(root)
         folder = root / "runs"
-        if not known:
+        if not known and not strays(root):
             raise BadInput(f"no runs in {shown(folder)}; run pytest suites/ first, or name the folder: --charllm-dir")
         if name == "latest":
-            name = _latest(folder) or known[-1]
+            name = _latest(folder) or max(known, default="")
+        if name not in known and folder / name in strays(root):
+            raise BadInput(lost(folder / name))
         if name not in known:
             near = difflib.get_close_matches(name, known, n=3)
             told = f"close to it: {', '.join(near)}" if near else f"the last of {len(known)}: {', '.join(known[-3:])}"
@@ -224,6 +226,16 @@ class RunDirectory:
 def run_ids(root: Path) -> list[str]:
     """Every run under `root`, oldest first. A folder without its record is not a run."""
     return [path.parent.name for path in find(root / "runs", "*/run.json")]
+
+
+def strays(root: Path) -> list[Path]:
+    """Folders of runs that lost their record, which no command can read any more; not one that just begins."""
+    folders = [path for path in find(root / "runs", "*") if path.is_dir() and not (path / "run.json").exists()]
+    return [path for path in folders if not is_locked(path)]
+
+
+def lost(path: Path) -> str:
+    return f"{shown(path)}: its run.json is gone, and no command reads it; restore it, or delete the folder"
 
 
 def _latest(folder: Path) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -96,3 +97,19 @@ def test_nothing_to_tidy_says_nothing(gpu_run: Callable[..., RunDirectory], caps
     main(["baseline", "list", "--charllm-dir", "elsewhere"])
     assert capsys.readouterr().out == with_runs
     assert "\n\n" not in with_runs
+
+
+def test_a_simulated_run_asks_for_nothing(
+    gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After a look at simulated H200s every shipped baseline of that machine was an orphan."""
+    run = gpu_run()
+    main(["baseline", "accept", "latest"])
+    for asked in run.path.glob(f"*/{KEY}*"):
+        shutil.rmtree(asked) if asked.is_dir() else asked.unlink()
+    capsys.readouterr()
+    main(["baseline", "list"])
+    assert "no run on h200-sxm 1x1" in capsys.readouterr().out, "what it did not ask for, a real run makes an orphan"
+    run._save_info(machine=replace(run.info.machine, simulated=True))
+    main(["baseline", "list"])
+    assert "orphans" not in capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import signal
@@ -146,6 +147,46 @@ def test_runs(gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixtur
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith(f"deleted {first} (")
     assert out[1] == "1 deleted, 1 kept"
+
+
+def test_a_run_that_lost_its_record_is_told(
+    gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was in no list, `show` called it a misspelling, and its launches filled the disk for good."""
+    lost, other = gpu_run(), gpu_run(verdict=Verdict.PASS)
+    (lost.path / "run.json").unlink()
+    assert main(["runs", "list"]) == 2
+    out, err = capsys.readouterr()
+    assert other.id in out
+    told = f"{lost.id}: its run.json is gone, and no command reads it; restore it, or delete the folder\n"
+    assert err.endswith(told)
+    assert main(["runs", "show", lost.id]) == 2
+    assert capsys.readouterr().err.endswith(told)
+    assert main(["runs", "prune", "--keep", "1"]) == 0
+    assert capsys.readouterr().err.endswith(told)
+    assert lost.path.exists()
+    shutil.rmtree(other.path)
+    assert main(["runs", "show", lost.id]) == 2
+    assert capsys.readouterr().err.endswith(told)
+
+
+def test_show_of_a_run_that_is_at_work(
+    gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What it had not judged yet had "ended before"."""
+    run = gpu_run(verdict=Verdict.PASS)
+    for judgement in (run.path / "judgements").iterdir():
+        judgement.unlink()
+    info = (run.path / "run.json").read_text()
+    (run.path / "run.json").write_text(info.replace('"status": "finished"', '"status": "running"', 1))
+    lock = os.open(run.path / "lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    assert main(["runs", "show", run.id]) == 0
+    assert "NOT_JUDGED" in (out := capsys.readouterr().out)
+    assert "still running" in out
+    os.close(lock)
+    main(["runs", "show", run.id])
+    assert "the run ended before" in capsys.readouterr().out
 
 
 def test_prune_keeps_what_is_on_record(

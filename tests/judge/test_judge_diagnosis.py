@@ -324,6 +324,25 @@ def test_slow_rank_on_a_cpu_against_its_own_record(make: SimpleNamespace) -> Non
     assert said(6.0, 10.8) == ("slow-rank", "software")
 
 
+def test_a_calibration_names_no_rank_of_a_cpu(make: SimpleNamespace) -> None:
+    """Beside other work one rank's core was 3 % the slower: with a tenth of extra work on both the README's own demo
+    said "one slow rank"."""
+    record = make.baseline([make.cpu()] * 8, is_cpu=True)
+    samples = tuple(replace(sample, per_rank={"cost_cpu": (6.0, 6.0)}) for sample in record.reference.samples)
+    record = replace(record, stacks=(replace(record.reference, samples=samples),))
+    ranks = {"cost_cpu": (6.6, 6.62), "matmul_time": (0.00160, 0.00165)}
+    launch = make.cpu({"cost_cpu": 8.8}, per_rank=ranks)
+    judgement = make.decide_cpu([[launch], [launch] * 2], record)
+    assert [each.rule for each in judgement.diagnosis] == ["software"]
+
+
+def test_a_card_that_explains_less_than_half_is_not_the_cause(make: SimpleNamespace) -> None:
+    """A tenth was lost, and one card's product takes 3.1 % longer than the other's."""
+    fields = {"device_uuids": ("GPU-a", "GPU-b"), "per_rank": {"matmul_time": (0.00165, 0.00160)}, "start_temp_c": {}}
+    slower = here(make, SLOWER | {"throughput": 0.9 * 64000.0}, **fields)
+    assert "slow-rank" not in [each.rule for each in judged(make, slower, on_record(make, **fields)).diagnosis]
+
+
 def test_no_diagnosis_where_nothing_is_wrong(make: SimpleNamespace) -> None:
     """A reason beside a green verdict would be read as a doubt."""
     assert judged(make, here(make)).diagnosis == ()

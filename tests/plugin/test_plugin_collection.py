@@ -262,6 +262,14 @@ def test_scenarios_without_measured(inner):
         (["--charllm-replay=./no/where"], "ERROR: --charllm-replay: *no/where is not a directory"),
         (["--charllm-replay=nowhere"], "ERROR: --charllm-replay: no directory nowhere, and no runs in *"),
         (["--charllm-replay=."], "ERROR: --charllm-replay: * holds no recorded launch; name a run, or latest"),
+        (
+            [f"--charllm-replay={'x' * 300}"],
+            "ERROR: --charllm-replay: * cannot be read: File name too long; check the path",
+        ),
+        (
+            [f"--charllm-known={'x' * 300}"],
+            "ERROR: --charllm-known: * cannot be read: File name too long; check the path",
+        ),
         (["--charllm-replay=latest"], "ERROR: --charllm-replay: no directory latest, and no runs in *"),
         (["--charllm-baselines=test_suite.py"], "ERROR: --charllm-baselines: test_suite.py is not a directory"),
         (["--charllm-inject=crash", "--charllm-replay=."], "ERROR: --charllm-inject: nothing can be injected *"),

@@ -56,6 +56,8 @@ def test_layout_is_the_ranks_it_gets(inner):
         ("@scenarios('llama3-1b.mb1', layout='dp2')", "layout='dp2' is for a Script; 'llama3-1b.mb1' has its own"),
         ("@scenarios(Script('a/t.py'), Script('b/t.py'))", "two different scripts have the key script-t: give one of"),
         ("@scenarios(Script('t.py'), recompute='full')", "engine: the options of a script are among its own arguments"),
+        ("@scenarios(Script('t.py', silence_s=0))", "silence_s is 0; give seconds, above 0 and finite"),
+        ("@scenarios(Script('t.py', deadline_s=float('inf')))", "deadline_s is inf; give seconds, above 0 and finite"),
         ("@scenarios(Script('t.py', log='megatron'))", "log reader 'megatron' is not known; did you mean megatron-lm?"),
         ("@scenarios(Script('t.py'), layout='foo')", "BadInput: layout 'foo'"),
         ("@scenarios('script-t.dp2')", "a script's arguments are not in its key; give the Script itself"),

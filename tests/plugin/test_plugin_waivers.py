@@ -45,6 +45,7 @@ def test_narrowed_by_pattern_and_hardware():
     assert not covered(waiver(scenario="gpt3-*"), ("throughput", -0.02))
     assert not covered(waiver(hardware="h100-sxm"), ("throughput", -0.02))
     assert covered(waiver(hardware="h200-sxm"), ("throughput", -0.02))
+    assert covered(waiver(hardware="h200"), ("throughput", -0.02))
 
 
 def test_a_second_waiver_may_reach_further():
@@ -78,6 +79,10 @@ def test_metrics_are_named_as_tables_print_them(tmp_path, metric):
         (
             '[[known]]\nscenario="a"\nmetric="speed"\ndelta=0.1\nuntil=2026-01-01\nticket="b"\n',
             "entry 1: metric 'speed'",
+        ),
+        (
+            '[[known]]\nscenario="a"\nmetric="mfu"\ndelta=1\nuntil=2026-01-01\nticket="b"\nhardware="h900"\n',
+            "entry 1: hardware 'h900' is not known",
         ),
         ('[[known]]\nscenario="a"\nmetric="mfu"\ndelta=0\nuntil=2026-01-01\nticket="b"\n', "entry 1: delta"),
         ('[[known]]\nscenario="a"\nmetric="mfu"\ndelta=inf\nuntil=2026-01-01\nticket="b"\n', "above 0 and finite"),

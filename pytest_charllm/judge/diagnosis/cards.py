@@ -20,15 +20,19 @@ KERNEL = 0.02
 0.1 % (CoV) on each, and their matrix products were 0.7 % apart."""
 EXPLAINS = 0.5
 """A change explains a loss of which it is at least this share."""
-OF_A_RANK = {"matmul_time": SKEW, "sm_clock": SKEW, "copy_time": SKEW, "cost_cpu": SKEW_CPU}
+OF_A_GPU = {"matmul_time": SKEW, "sm_clock": SKEW, "copy_time": SKEW}
 """What is a rank's own, however long it waits for others, and by how much it may be behind."""
+OF_A_CPU = {"cost_cpu": SKEW_CPU}
+"""The same on a CPU, where a calibration is what the CPU time of a step is held against: alone it says who had the
+busier core."""
 
 
 def slow_rank(e: Evidence) -> Diagnosis | None:
     """One of several ranks whose own kernels, clock or CPU time is behind all others', or that these wait for."""
-    for metric, skew in OF_A_RANK.items():
+    of_a_rank = OF_A_GPU if e.launches[0].device_uuids else OF_A_CPU
+    for metric, skew in of_a_rank.items():
         found = outlier(e, metric, skew)
-        if found is None:
+        if found is None or abs(found.by) < EXPLAINS * e.lost:
             continue
         spoken = SPOKEN.get(metric, name(metric))
         evidence = [f"{spoken} of rank {found.rank} {100 * found.by:+.1f} % against the others"]
