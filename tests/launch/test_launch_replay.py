@@ -76,3 +76,14 @@ def test_broken_record_is_named(make_request: MakeRequest, recorded: Path) -> No
     assert launch.failure is not None
     assert str(path) in launch.failure.summary
     assert "schema is 99" in launch.failure.summary
+
+
+def test_telemetry_that_was_left_behind_is_named(make_request: MakeRequest, recorded: Path) -> None:
+    """Half of a launch was copied: what is missing, and what to do about it."""
+    path = recorded / make_request().scenario.key / "timed-1" / "telemetry.jsonl"
+    path.unlink()
+
+    launch = ReplayLauncher(recorded).run(make_request())
+
+    assert launch.failure is not None
+    assert launch.failure.summary.startswith(f"replay: {path}: No such file or directory; copy the whole launch")
