@@ -8,7 +8,8 @@ from collections import Counter
 
 from pytest_charllm.commands import BAD_INPUT, OK
 from pytest_charllm.errors import BadRecord
-from pytest_charllm.records import Launch, Pass, Status
+from pytest_charllm.judge.recordable import not_recordable
+from pytest_charllm.records import Launch, Pass, Status, tier
 from pytest_charllm.records.run import Ended, RunStatus
 from pytest_charllm.report.case import Case
 from pytest_charllm.report.numbers import size
@@ -105,7 +106,14 @@ def _case(run: RunDirectory, key: str, ended: Ended | None) -> Case:
         verdict, because = str(judgement.verdict), judgement.because
     elif failed is not None:
         verdict, because = failed.status.name, failed.first_cause
-    timed = [launch for launch in launches if launch.pass_ is Pass.TIMED]
+    is_cpu = run.info.machine.is_cpu
+    work = next((launch.scenario.work for launch in launches), None)
     return Case(
-        key=key, verdict=verdict, because=because, judgement=judgement, measurements=measurements, launches=timed
+        key=key,
+        verdict=verdict,
+        because=because,
+        judgement=judgement,
+        measurements=measurements,
+        launches=[launch for launch in launches if launch.pass_ is Pass.TIMED],
+        not_recordable=not_recordable(measurements, work, tier(run.info.tier, is_cpu), is_cpu),
     )

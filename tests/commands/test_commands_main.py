@@ -189,6 +189,15 @@ def test_show_of_a_run_that_is_at_work(
     assert "the run ended before" in capsys.readouterr().out
 
 
+def test_show_says_what_accept_would(gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixture[str]) -> None:
+    """Of one launch where three are needed it said to put it on record, which was refused."""
+    gpu_run(launches=1)
+    main(["runs", "show", "latest"])
+    out = capsys.readouterr().out
+    assert "not to be put on record: 1 of 3 valid launches; run it with --charllm-launches 3" in out
+    assert main(["baseline", "accept", "latest"]) == 1
+
+
 def test_prune_keeps_what_is_on_record(
     gpu_run: Callable[..., RunDirectory], capsys: pytest.CaptureFixture[str]
 ) -> None:
