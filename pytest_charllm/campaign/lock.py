@@ -44,9 +44,11 @@ def _make(folder: Path) -> None:
 
 
 def _open(path: Path) -> int:
-    """Without O_CREAT where it is there: in a folder for all, kernels refuse that of another user's file."""
-    with suppress(FileNotFoundError):
-        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    """Without O_CREAT where it is there: in a folder for all, kernels refuse that of another user's file. For writing,
+    which NFS asks of who locks."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+    except FileExistsError:
+        return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     os.fchmod(descriptor, 0o666)  # what the umask took
     return descriptor

@@ -18,7 +18,7 @@ from pytest_charllm.report.text import grid, pairs
 from pytest_charllm.store.baselines import BaselineStore
 from pytest_charllm.store.paths import shown
 from pytest_charllm.store.prune import prune, size_bytes
-from pytest_charllm.store.run import RunDirectory, lost, run_ids, strays
+from pytest_charllm.store.run import RunDirectory, run_ids, strays, why_lost
 
 
 def run_list(options: argparse.Namespace) -> int:
@@ -32,7 +32,7 @@ def run_list(options: argparse.Namespace) -> int:
             print(f"pytest-charllm: {error}", file=sys.stderr)
     for stray in strays(options.root):
         broken += 1
-        print(f"pytest-charllm: {lost(stray)}", file=sys.stderr)
+        print(f"pytest-charllm: {why_lost(stray)}", file=sys.stderr)
     headers = ("run", "machine", "tier", "status", "verdicts", "injected", "disk")
     if rows or not broken:
         print(grid(headers, rows, ("disk",)) or f"no runs in {shown(options.root / 'runs')}")
@@ -75,7 +75,7 @@ def run_prune(options: argparse.Namespace) -> int:
     why = f", {spared} older of them on record (--accepted-too deletes those)" if spared else ""
     print(f"{len(pruned)} deleted, {len(run_ids(options.root))} kept{why}")
     for stray in strays(options.root):
-        print(f"pytest-charllm: {lost(stray)}", file=sys.stderr)
+        print(f"pytest-charllm: {why_lost(stray)}", file=sys.stderr)
     return OK
 
 

@@ -33,10 +33,10 @@ class ReplayLauncher:
             on_progress(Progress("replay", None, None, 0.0))
         try:
             return self._replay(request)
-        except OSError as error:
+        except FileNotFoundError as error:
             told = f"{error.filename}: {error.strerror}; copy the whole launch, or leave its scenario out"
             return self._failed(request, told)
-        except CharllmError as error:
+        except (OSError, CharllmError) as error:
             return self._failed(request, str(error))
 
     def _replay(self, request: LaunchRequest) -> Launch:

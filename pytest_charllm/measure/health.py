@@ -40,8 +40,9 @@ _CAUSES = {
 }
 _CAUSE_SHARE = 0.01
 """What throttles for no more of a window than this explains nothing."""
-_LOOKS_NS = 1_000_000_000
-"""The sampler looks after the clocks once a second, and tells what happened since it looked before."""
+_LOOKS_NS = 1_500_000_000
+"""The sampler looks after the clocks once a second, or a little later, and tells what happened since it looked before.
+"""
 
 
 class Health(NamedTuple):

@@ -100,7 +100,7 @@ class SuiteHooks:
             session.exitstatus = SIGTERM_EXIT
             # pytest asks for no summary under an exit code of one's own, and a job cancelled late has much to tell.
             reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-            if reporter is not None:
+            if reporter is not None and exitstatus == SIGTERM_EXIT:
                 reporter.ensure_newline()
                 self.pytest_terminal_summary(reporter, SIGTERM_EXIT)
         elif exitstatus == pytest.ExitCode.OK and self._ran:

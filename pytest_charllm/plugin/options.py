@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -282,17 +282,17 @@ def _file(option: str, text: str | None, here: Path) -> Path | None:
     if text is None:
         return None
     path = here / text
-    with _looking(option, path):
-        if not path.is_file():
-            raise pytest.UsageError(f"{option}: {path} is no file")
+    if not stat.S_ISREG(_mode(option, path)):
+        raise pytest.UsageError(f"{option}: {path} is no file")
     return path
 
 
-@contextmanager
-def _looking(option: str, path: Path) -> Iterator[None]:
-    """A path may lie where nobody may look, or be none at all."""
+def _mode(option: str, path: Path) -> int:
+    """0 where there is nothing. A path may also lie where nobody may look, or be too long for one."""
     try:
-        yield
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
     except OSError as error:
         raise pytest.UsageError(f"{option}: {path} cannot be read: {error.strerror}; check the path") from None
 
@@ -328,15 +328,19 @@ def _launches(path: Path, root: Path, here: Path) -> Path:
 
     Asked for before this session starts a run of its own, which would be the latest then.
     """
-    with _looking("--charllm-replay", path):
-        if path.parent == here and not path.exists():
-            path = _run(path.name, root)
-        if not path.is_dir():
-            raise pytest.UsageError(f"--charllm-replay: {path} is not a directory")
-        inside = path / "launches"
-        launches = inside if inside.is_dir() else path
-        if next(launches.glob("*/*/launch.json"), None) is None:
-            raise pytest.UsageError(f"--charllm-replay: {path} holds no recorded launch; name a run, or latest")
+    option = "--charllm-replay"
+    if path.parent == here and not _mode(option, path):
+        path = _run(path.name, root)
+    if not stat.S_ISDIR(_mode(option, path)):
+        raise pytest.UsageError(f"{option}: {path} is not a directory")
+    inside = path / "launches"
+    launches = inside if stat.S_ISDIR(_mode(option, inside)) else path
+    try:
+        found = next(launches.glob("*/*/launch.json"), None)
+    except OSError as error:
+        raise pytest.UsageError(f"{option}: {path} cannot be read: {error.strerror}; check the path") from None
+    if found is None:
+        raise pytest.UsageError(f"{option}: {path} holds no recorded launch; name a run, or latest")
     return launches
 
 

@@ -104,12 +104,13 @@ class RunDirectory:
         """
         known = run_ids(root)
         folder = root / "runs"
-        if not known and not strays(root):
-            raise BadInput(f"no runs in {shown(folder)}; run pytest suites/ first, or name the folder: --charllm-dir")
         if name == "latest":
-            name = _latest(folder) or max(known, default="")
-        if name not in known and folder / name in strays(root):
-            raise BadInput(lost(folder / name))
+            name = _latest(folder) or (known[-1] if known else name)
+        lost = [path for path in strays(root) if path.name == name or not known] if name not in known else []
+        if lost:
+            raise BadInput(why_lost(lost[-1]))
+        if not known:
+            raise BadInput(f"no runs in {shown(folder)}; run pytest suites/ first, or name the folder: --charllm-dir")
         if name not in known:
             near = difflib.get_close_matches(name, known, n=3)
             told = f"close to it: {', '.join(near)}" if near else f"the last of {len(known)}: {', '.join(known[-3:])}"
@@ -229,12 +230,14 @@ def run_ids(root: Path) -> list[str]:
 
 
 def strays(root: Path) -> list[Path]:
-    """Folders of runs that lost their record, which no command can read any more; not one that just begins."""
-    folders = [path for path in find(root / "runs", "*") if path.is_dir() and not (path / "run.json").exists()]
-    return [path for path in folders if not is_locked(path)]
+    """Folders of runs that lost their record, which no command can read any more: with launches or what was measured,
+    so not one that just begins. Locks are left alone: who probes one may keep it from the run that is about to take it.
+    """
+    kept = {path.parent for kind in ("launches", "measurements") for path in find(root / "runs", f"*/{kind}")}
+    return sorted(path for path in kept if not os.path.exists(path / "run.json"))
 
 
-def lost(path: Path) -> str:
+def why_lost(path: Path) -> str:
     return f"{shown(path)}: its run.json is gone, and no command reads it; restore it, or delete the folder"
 
 

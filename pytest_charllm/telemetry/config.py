@@ -63,6 +63,6 @@ class SamplerConfig(Record, frozen=True, kw_only=True):
     seed: int = 0
     gap_s: float = 2.0
     abandon_s: float = 10.0
-    max_bytes: int = 1 << 31
+    max_bytes: int = 1 << 30
     parent_pid: int | None = None
     ours_pid: int | None = None

@@ -150,7 +150,8 @@ class Sampling:
             self._inbox.order(Stop("the parent process ended"))
 
     def _last_words(self) -> None:
-        """A last pass and snapshot of each device, as far as they come in time."""
+        """A last look at the clocks, and a last pass and snapshot of each device, as far as they come in time."""
+        self._check()
         for reader in self._readers:
             reader.stop()
         deadline = time.monotonic() + _LAST_WORDS_S

@@ -304,6 +304,8 @@ def test_another_card_s_clock_names_nobody(make: SimpleNamespace) -> None:
     assert unchanged.verdict is Verdict.PASS
     assert unchanged.diagnosis == ()
     assert suspects([unchanged, replace(unchanged, scenario_key="other")]) == ()
+    turned = {"device_uuids": ("GPU-D", "GPU-C"), "start_temp_c": {}, "per_rank": {"sm_clock": (1730.0, 1609.0)}}
+    assert judged(make, night, on_record(make, **turned)).diagnosis == (), "the same two cards, the other way round"
     its_own = judged(make, night, on_record(make, **pair, per_rank=recorded))
     assert its_own.diagnosis[0].cause == "one slow GPU, GPU-C... slot 0"
 

@@ -154,7 +154,7 @@ def test_a_suspension_noticed_after_the_window_counts(make: SimpleNamespace) -> 
     event = EventLine(kind="suspended", mono_ns=make.T0_NS + 7_600_000_000, text="the machine was suspended for 30.0 s")
     trace = replace(make.trace(make.healthy()), events=(event,))
     assert measure(make.launch(), trace, make.machine()).validity is Validity.INVALID
-    later = replace(event, mono_ns=make.T0_NS + 8_100_000_000)
+    later = replace(event, mono_ns=make.T0_NS + 8_600_000_000)
     assert measure(make.launch(), replace(trace, events=(later,)), make.machine()).validity is Validity.VALID
 
 

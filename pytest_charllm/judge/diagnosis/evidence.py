@@ -178,8 +178,8 @@ class Evidence:
         now = columns([launch.per_rank.get(metric, ()) for launch in self.launches])
         if metric in ALIKE:
             return now
-        here = {cards_of(launch) for launch in self.launches}
-        before = columns([sample.per_rank.get(metric, ()) for sample in self.samples if cards_of(sample) in here])
+        here = {launch.device_uuids for launch in self.launches}  # in the order of their ranks
+        before = columns([sample.per_rank.get(metric, ()) for sample in self.samples if sample.device_uuids in here])
         if len(before) != len(now) or not all(value > 0 for value in before):
             return ()
         return tuple(value / recorded for value, recorded in zip(now, before, strict=True))
