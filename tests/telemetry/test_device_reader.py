@@ -11,11 +11,13 @@ import pytest
 
 from pytest_charllm.devices.source import WithoutExtras
 from pytest_charllm.records.telemetry import DeviceLine, EventLine, SampleLine, SnapshotLine
-from pytest_charllm.telemetry import device_reader
+from pytest_charllm.telemetry import device_reader, sampler
+from pytest_charllm.telemetry.clocks import Instant
 from pytest_charllm.telemetry.config import SamplerConfig
 from pytest_charllm.telemetry.dense import Kind, Span, Spans
 from pytest_charllm.telemetry.device_reader import DeviceReader
-from pytest_charllm.telemetry.inbox import Inbox
+from pytest_charllm.telemetry.inbox import Inbox, Stop
+from pytest_charllm.telemetry.reader import read_trace
 from pytest_charllm.telemetry.sampler import Sampling
 
 S = 1_000_000_000
@@ -271,3 +273,20 @@ def test_who_is_no_process_of_this_container_is_no_stranger(sampled):
     assert sampled(5.0, {}, pids=(2**22 + 1, os.getpid())).events == []
     (event,) = sampled(5.0, {}, pids=(os.getppid(),)).events
     assert (event.kind, event.text) == ("processes", f"pid {os.getppid()} computes on this device and is none of ours")
+
+
+def test_a_sleep_in_the_last_second_is_told(tmp_path, monkeypatch):
+    """Between the sampler's last look at the clocks and its end nobody looked, and a window may end just there."""
+    source, inbox = Asked(SimpleNamespace(ns=0)), Inbox()
+    sampling = Sampling(SamplerConfig(path=str(tmp_path / "trace"), source="asked"), source, inbox)
+    now = Instant.now
+
+    def later() -> Instant:
+        return now()._replace(boot_ns=now().boot_ns + 30 * S, wall_ns=now().wall_ns + 30 * S)
+
+    monkeypatch.setattr(sampler.Instant, "now", staticmethod(later))
+    inbox.order(Stop("told to"))
+    sampling.run(lambda: None)
+    assert [event.text for event in read_trace(tmp_path / "trace").events if event.kind == "suspended"] == [
+        "the machine was suspended for 30.0 s"
+    ]
