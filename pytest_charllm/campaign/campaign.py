@@ -33,7 +33,7 @@ from pytest_charllm.store.run import RunDirectory
 from pytest_charllm.telemetry.keeper import Keeper
 
 TRACED = (Verdict.REGRESSION, Verdict.IMPROVED, Verdict.NO_BASELINE)
-"""What is followed by a launch under the profiler, in a tier that has one. A fault put in is, whatever comes of it."""
+"""What is followed by a launch under the profiler, in a tier that has one."""
 
 
 class Campaign:

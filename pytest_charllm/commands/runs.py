@@ -30,9 +30,7 @@ def run_list(options: argparse.Namespace) -> int:
         except BadRecord as error:
             broken += 1
             print(f"pytest-charllm: {error}", file=sys.stderr)
-    for stray in strays(options.root):
-        broken += 1
-        print(f"pytest-charllm: {why_lost(stray)}", file=sys.stderr)
+    broken += _tell_strays(options)
     headers = ("run", "machine", "tier", "status", "verdicts", "injected", "disk")
     if rows or not broken:
         print(grid(headers, rows, ("disk",)) or f"no runs in {shown(options.root / 'runs')}")
@@ -74,9 +72,16 @@ def run_prune(options: argparse.Namespace) -> int:
     spared = len(on_record.intersection(before[: max(0, len(before) - options.keep)]))
     why = f", {spared} older of them on record (--accepted-too deletes those)" if spared else ""
     print(f"{len(pruned)} deleted, {len(run_ids(options.root))} kept{why}")
-    for stray in strays(options.root):
-        print(f"pytest-charllm: {why_lost(stray)}", file=sys.stderr)
+    _tell_strays(options)
     return OK
+
+
+def _tell_strays(options: argparse.Namespace) -> int:
+    """On stderr, one a line; how many there are."""
+    found = strays(options.root)
+    for stray in found:
+        print(f"pytest-charllm: {why_lost(stray)}", file=sys.stderr)
+    return len(found)
 
 
 def _listed(run: RunDirectory) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ class Package:
     def __init__(self, smi: Any, parts: tuple[Die, ...]) -> None:
         self._smi, self._parts = smi, parts
         self._first = parts[0].handle
-        self._late_ns: deque[int] = deque(maxlen=_STAMPS)
+        self._offsets_ns: deque[int] = deque(maxlen=_STAMPS)
         self._start_ticks: int | None = None
         self.energy_at_ns: int | None = None
         self._residency = _Residency()
@@ -142,8 +142,8 @@ class Package:
         if stamp_ns and clock is not None:
             # The stamp's own clock is as far behind ours as the quickest read was late, at most.
             now_ns, stamp = clock(), int(answer["timestamp"])
-            self._late_ns.append(now_ns - stamp)
-            at_ns = stamp + min(self._late_ns)
+            self._offsets_ns.append(now_ns - stamp)
+            at_ns = stamp + min(self._offsets_ns)
             self.energy_at_ns = at_ns if now_ns - at_ns <= _STAMP_AGE_NS else None
         self._semantics["energy_j"] = "counter since opening, whole package"
         return (ticks - self._start_ticks) * resolution_uj * 1e-6

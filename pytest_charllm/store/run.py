@@ -19,7 +19,7 @@ import os
 import secrets
 import socket
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -105,16 +105,9 @@ class RunDirectory:
         known = run_ids(root)
         folder = root / "runs"
         if name == "latest":
-            name = _latest(folder) or (known[-1] if known else name)
-        lost = [path for path in strays(root) if path.name == name or not known] if name not in known else []
-        if lost:
-            raise BadInput(why_lost(lost[-1]))
-        if not known:
-            raise BadInput(f"no runs in {shown(folder)}; run pytest suites/ first, or name the folder: --charllm-dir")
+            name = _latest(folder) or max(known, default=name)
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=3)
-            told = f"close to it: {', '.join(near)}" if near else f"the last of {len(known)}: {', '.join(known[-3:])}"
-            raise BadInput(f"no run {name} in {shown(folder)}; {told}")
+            raise BadInput(_why_not_found(root, name, known))
         path = folder.absolute() / name
         info = read_record(path / "run.json", RunInfo)
         if info is None:
@@ -239,6 +232,18 @@ def strays(root: Path) -> list[Path]:
 
 def why_lost(path: Path) -> str:
     return f"{shown(path)}: its run.json is gone, and no command reads it; restore it, or delete the folder"
+
+
+def _why_not_found(root: Path, name: str, known: Sequence[str]) -> str:
+    folder = shown(root / "runs")
+    lost = [path for path in strays(root) if path.name == name or not known]
+    if lost:
+        return why_lost(lost[-1])
+    if not known:
+        return f"no runs in {folder}; run pytest suites/ first, or name the folder: --charllm-dir"
+    near = difflib.get_close_matches(name, known, n=3)
+    told = f"close to it: {', '.join(near)}" if near else f"the last of {len(known)}: {', '.join(known[-3:])}"
+    return f"no run {name} in {folder}; {told}"
 
 
 def _latest(folder: Path) -> str | None:
