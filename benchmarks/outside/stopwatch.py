@@ -2,8 +2,8 @@
 
     python stopwatch.py SOCKET FILE [GPU-UUID]
 
-Stamps each message on SOCKET when it comes in, and reads the CPU time of the process that has "telemetry.sampler" on
-its command line and the same parent every 0.25 s. A `sync` message has the board's energy counter read through NVML,
+Stamps each message on SOCKET when it comes in, and reads the CPU time of the process that has "pytest_charllm.telemetry"
+on its command line and the same parent every 0.25 s. A `sync` message has the board's energy counter read through NVML,
 at once and every 50 ms for 0.2 s: a read keeps the driver busy for 4 ms, for which the sampler's would wait. A line on
 stdin ends that. FILE gets a JSON line for each, flushed. Ends when stdin does. The clock is CLOCK_MONOTONIC_RAW: no
 other clock here disciplines it.
@@ -21,7 +21,7 @@ from contextlib import suppress
 import psutil
 
 METER_S, READS, CPU_S = 0.05, 5, 0.25
-SAMPLER = "pytest_charllm.telemetry.sampler"
+SAMPLER = "pytest_charllm.telemetry"
 
 
 def now_s():

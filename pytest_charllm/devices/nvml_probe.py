@@ -19,8 +19,8 @@ from pytest_charllm.records.telemetry import DeviceLine, Part
 
 _LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """By PCIe generation, one direction."""
-_LONGEST_PASS_S = 0.15
-"""Between two passes of a window, jitter and a moved grid included: a counter must not be able to wrap within it."""
+_LONGEST_PASS_S = 0.2
+"""Between two passes of a window, with jitter and a dear read put off: a counter must not be able to wrap within it."""
 _STEADY = ("power_limit_w", "mem_clock_mhz")
 """Cheap to read, but the same from one second to the next: ten times a second the clock is 4 % of all sampling."""
 TO_THRESHOLD = "slowdown threshold minus core temperature"

@@ -31,7 +31,7 @@ class Child:
         """Whether it closed its side: it has ended, or is about to."""
         try:
             self._process = subprocess.Popen(
-                (*ours("pytest_charllm.telemetry.sampler", "-S"), str(config)),
+                (*ours("pytest_charllm.telemetry", "-S"), str(config)),
                 env=search_environment(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

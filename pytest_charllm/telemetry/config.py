@@ -57,7 +57,7 @@ class SamplerConfig(Record, frozen=True, kw_only=True):
     near_period_s: float = 0.2
     near_slow_period_s: float = 3.0
     rest_period_s: float = 0.7
-    rest_slow_period_s: float = 10.0
+    rest_slow_period_s: float = 60.0
     without: tuple[str, ...] = ()
     jitter_s: float = 0.02
     seed: int = 0

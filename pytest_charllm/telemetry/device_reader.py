@@ -12,10 +12,14 @@ from typing import TypeVar, TypeVarTuple
 from pytest_charllm.devices.process import descends
 from pytest_charllm.devices.source import DeviceLostError, TelemetrySource
 from pytest_charllm.records.telemetry import DeviceLine, DevicePace, EventLine
+from pytest_charllm.telemetry.beat import Beat
 from pytest_charllm.telemetry.config import SamplerConfig
 from pytest_charllm.telemetry.dense import Kind, Spans
 from pytest_charllm.telemetry.inbox import Inbox, ReaderLine
 from pytest_charllm.telemetry.pace import BUSY_SHARE, Pace
+
+_LOOK_AFTER_S = 1.5
+"""Who computes on a device is looked up at every other pass over all, and at the next one where somebody was seen."""
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -29,8 +33,8 @@ class DeviceReader(threading.Thread):
     """Reads one device at its pace. The driver may hold it for ever, so it is a daemon and its owner watches it.
 
     A pass reads what is cheap, and once in `config.slow_period_s` all. In a dense span every pass reads `_AT_EDGES`
-    too. In a rest, and where a window is near, there are fewer passes of either sort. `grid_ns`: an instant of the grid
-    that an earlier reader of this device arrived at.
+    too. In a rest, and where a window is near, there are fewer passes of either sort. `beat`: what an earlier reader
+    learnt of this device.
     """
 
     def __init__(
@@ -40,7 +44,7 @@ class DeviceReader(threading.Thread):
         config: SamplerConfig,
         spans: Spans,
         inbox: Inbox,
-        grid_ns: int | None = None,
+        beat: Beat | None = None,
     ) -> None:
         super().__init__(name=f"reader {device.uuid}", daemon=True)
         self._source, self.uuid, self._spans, self._inbox = source, device.uuid, spans, inbox
@@ -54,13 +58,15 @@ class DeviceReader(threading.Thread):
             Kind.NEAR: config.near_slow_period_s,
         }
         self._slow_at_ns: int | None = None
+        self._near_at_ns: int | None = None
         self._owed = False
         self._pace = Pace(
             period_s=config.period_s,
             jitter_s=config.jitter_s,
             seed=f"{config.seed}/{device.uuid}",
-            start_ns=time.monotonic_ns() if grid_ns is None else grid_ns,
+            start_ns=time.monotonic_ns(),
         )
+        self.beat = Beat() if beat is None else beat
         self._latencies_ns = array("q")
         self._asleep = threading.Lock()
         self._asleep.acquire()
@@ -68,6 +74,7 @@ class DeviceReader(threading.Thread):
         self._ours = config.ours_pid
         self._known: set[int] = set()
         """Processes on the device that are ours."""
+        self._looked_at_ns: int | None = None
         self._seen_once: set[int] = set()
         self._told: set[int] = set()
         self.reading_since_ns: int | None = None
@@ -88,11 +95,6 @@ class DeviceReader(threading.Thread):
         """One last pass and snapshot, then end."""
         self._stopping = True
         self.wake()
-
-    @property
-    def grid_ns(self) -> int:
-        """An instant of its grid of due times."""
-        return self._pace.start_ns
 
     def pace(self) -> DevicePace | None:
         """How it went so far; None without a single pass."""
@@ -140,31 +142,40 @@ class DeviceReader(threading.Thread):
         wanted = self._all if is_slow else self._dense if kind is Kind.DENSE else self._fast
         if is_slow:
             self._slow_at_ns, self._owed = now_ns, self._owed and kind is Kind.DENSE
+        if wanted != self._fast:
+            time.sleep(self.beat.hold_ns(time.monotonic_ns()) / 1e9)
         sample = self._watched(self._source.read, self.uuid, wanted)
         self._put(sample)
         self._latencies_ns.append(sample.latency_ns)
         if wanted != self._fast:
-            self._pace.keep_clear(is_slow, sample.latency_ns, time.monotonic_ns())
+            self.beat.learn(is_slow, sample.latency_ns, sample.mono_ns + sample.latency_ns // 2)
         if is_slow:
             ring = self._watched(self._source.power_ring, self.uuid) if is_judged else None
             if ring is not None:
                 self._put(ring)
-            self._look_for_strangers()
+            self._look_for_strangers(now_ns)
         if self._pace.too_slow(sample.latency_ns, time.monotonic_ns()):
             busy = f"passes take over {100 * BUSY_SHARE:g} % of the period"
             self._event("slowed", f"{busy}, which is now {self._pace.period_s:g} s")
 
     def _slow_is_due(self, now_ns: int, kind: Kind | None, is_last: bool) -> bool:
+        if kind is not Kind.NEAR:
+            self._near_at_ns = None
+        elif self._near_at_ns is None:  # warm-up begins, ranks allocate, and reads wait for that: not just now
+            self._near_at_ns = now_ns
         if self._slow_at_ns is None or (self._owed and kind is not Kind.DENSE):
             return True
         if is_last and (self._owed or kind is not Kind.REST):
             return True
-        return (now_ns - self._slow_at_ns) / 1e9 >= self._slow_after_s.get(kind, self._config.slow_period_s)
+        since_ns = now_ns - max(self._slow_at_ns, self._near_at_ns or 0)
+        return since_ns / 1e9 >= self._slow_after_s.get(kind, self._config.slow_period_s)
 
-    def _look_for_strangers(self) -> None:
+    def _look_for_strangers(self, now_ns: int) -> None:
         """Somebody else's process in two looks in a row: one that is seen once may be about to end, or to be ours."""
-        if self._ours is None:
+        is_due = self._looked_at_ns is None or (now_ns - self._looked_at_ns) / 1e9 >= _LOOK_AFTER_S
+        if self._ours is None or not (is_due or self._seen_once):
             return
+        self._looked_at_ns = now_ns
         pids = set(self._watched(self._source.processes, self.uuid))
         self._known &= pids
         found = {pid: descends(pid, self._ours) for pid in pids - self._known}

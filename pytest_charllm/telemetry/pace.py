@@ -4,37 +4,28 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Hashable
 
 BUSY_SHARE = 0.3
 """A pass may take this much of the period (95th percentile); beyond, the rate is halved."""
-WAITED_SHARE = 0.05
-"""A pass that takes so much of the period longer than the shortest of late of its sort had to wait for the device."""
-_TICKS_OF_A_GRID = 10
-"""A grid serves so long before it is moved again: a device that is always slow must not push the ticks away."""
 _RECENT = 50
 _ENOUGH = 20
 
 
 class Pace:
-    """A grid of due times with seeded jitter around each. Instants in monotonic nanoseconds.
-
-    `start_ns`: any instant of the grid, or the `start_ns` of an earlier pace of this device, which already keeps clear
-    of what that does itself.
-    """
+    """A grid of due times with seeded jitter around each. Instants in monotonic nanoseconds; `start_ns`: any instant of
+    the grid."""
 
     def __init__(self, *, period_s: float, jitter_s: float, seed: str, start_ns: int) -> None:
-        self.period_s, self.start_ns = period_s, start_ns
+        self.period_s, self._start_ns = period_s, start_ns
         self._jitter_s = min(jitter_s, period_s / 4)
         self._rng = random.Random(seed)
         self._tick = self._tick_before = 0
         self._latencies: deque[int] = deque(maxlen=_RECENT)
-        self._recent: dict[Hashable, deque[int]] = {}
 
     def wait_s(self, now_ns: int, at_least_s: float = 0.0) -> float:
         """Seconds until the next pass, on the first tick that is so long after the one before. Ticks that went by
         during a long read are skipped, never caught up."""
-        elapsed = (now_ns - self.start_ns) / 1e9
+        elapsed = (now_ns - self._start_ns) / 1e9
         ticks = max(1, round(at_least_s / self.period_s))
         self._tick_before, self._tick = self._tick, max(self._tick + ticks, int(elapsed / self.period_s) + 1)
         jitter = self._jitter_s * (2 * self._rng.random() - 1)
@@ -43,21 +34,6 @@ class Pace:
     def take_back(self) -> None:
         """No pass was made on the tick that `wait_s` told last: it is still to come, or one that is sooner."""
         self._tick = self._tick_before
-
-    def keep_clear(self, sort: Hashable, latency_ns: int, now_ns: int) -> None:
-        """Note how long a pass with dear reads took, which ended at `now_ns`; `sort` tells which reads they were.
-
-        An H200 is busy with itself for some 15 ms of each 100 ms, and lets such reads wait, spinning, until it is
-        done. A grid of the same period meets that at none of its ticks, or all the time, as its phase will have it. So
-        a pass that had to wait moves the grid: ticks, with all their jitter, come just after the moment at which the
-        device was free again.
-        """
-        recent = self._recent.setdefault(sort, deque(maxlen=_ENOUGH))
-        recent.append(latency_ns)
-        waited = latency_ns - min(recent) > WAITED_SHARE * self.period_s * 1e9
-        if waited and self._tick >= _TICKS_OF_A_GRID:
-            self.start_ns = now_ns + round((self._jitter_s + WAITED_SHARE * self.period_s) * 1e9)
-            self._tick = 0
 
     def too_slow(self, latency_ns: int, now_ns: int) -> bool:
         """Note how long a pass took. True: passes take too long, and from `now_ns` on the period is doubled."""

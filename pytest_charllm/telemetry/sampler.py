@@ -1,6 +1,6 @@
 """The sampler process: one a node, sampling before any rank has work, reading each device in a thread of its own.
 
-``python -m pytest_charllm.telemetry.sampler CONFIG.json`` writes JSON lines until its stdin closes, its parent ends, or
+``python -m pytest_charllm.telemetry CONFIG.json`` writes JSON lines until its stdin closes, its parent ends, or
 it is told to stop by SIGTERM or SIGINT. Lines on its stdin announce where a measurement begins or ends (`dense`), or
 close the trace and ask for another one (`config`). It loads no training framework and changes no device's settings.
 """
@@ -43,14 +43,14 @@ LEFT_OUT = "left out by who started the sampler: nothing will be asked of it"
 
 class Sampling:
     """Readers, file and clocks of one recording. `before`: the one before it in this process, whose CPU time is not
-    its own, and whose readers know when their devices are busy with themselves."""
+    its own, and whose readers know the beats of their devices."""
 
     def __init__(
         self, config: SamplerConfig, source: TelemetrySource, inbox: Inbox, before: Sampling | None = None
     ) -> None:
         self._config, self._inbox = config, inbox
         self._since_s = 0.0 if before is None else time.process_time()
-        grids = {} if before is None else {reader.uuid: reader.grid_ns for reader in before._readers}
+        beats = {} if before is None else {reader.uuid: reader.beat for reader in before._readers}
         self._spans = Spans()
         devices = [_without(device, config.without) for device in source.devices()]
         self._file = TraceFile(config.path)
@@ -61,7 +61,7 @@ class Sampling:
         self._file.add(self._clocks.anchor())
         self._file.flush()
         self._readers: list[DeviceReader] = [
-            DeviceReader(source, device, config, self._spans, inbox, grids.get(device.uuid)) for device in devices
+            DeviceReader(source, device, config, self._spans, inbox, beats.get(device.uuid)) for device in devices
         ]
         self._watchdog = Watchdog(self._readers, config.gap_s, config.abandon_s)
         self._unseen = {reader.uuid for reader in self._readers}
@@ -240,6 +240,7 @@ def main(argv: list[str]) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda signum, _: inbox.order(Stop(signal.Signals(signum).name)))
         gc.freeze()  # what is here by now stays, and is not looked through again
+        gc.enable()
         deaf = threading.Event()
         threading.Thread(target=_watch_events, args=(source, inbox, deaf), daemon=True).start()
         stop = _record(config, source, inbox, out, deaf)
@@ -290,16 +291,3 @@ def _read(path: str) -> SamplerConfig:
 def _say(out: int, word: bytes) -> None:
     with contextlib.suppress(BrokenPipeError):  # the client is gone: stdin tells so too
         os.write(out, word)
-
-
-if __name__ == "__main__":
-    code = 1
-    try:
-        code = main(sys.argv[1:])
-    except Exception:
-        import traceback
-
-        traceback.print_exc()
-    sys.stderr.flush()
-    # At once: the interpreter's own way out may wait for a reader that hangs in the driver.
-    os._exit(code)

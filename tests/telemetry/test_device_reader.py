@@ -21,6 +21,7 @@ from pytest_charllm.telemetry.reader import read_trace
 from pytest_charllm.telemetry.sampler import Sampling
 
 S = 1_000_000_000
+MS = 1_000_000
 DEAR = {"energy_j", "margin_c", "throttle_hw_thermal_ns", "link_tx_kib"}
 AT_EDGES = {"energy_j", "link_tx_kib"}
 LINE = DeviceLine(
@@ -44,7 +45,7 @@ class Asked(WithoutExtras):
         self.events: list[EventLine] = []
         self.rings: list[float] = []
         self.busy_s: float | None = None
-        self.waits = 0
+        self.waits_ms: list[float] = []
 
     def devices(self) -> tuple[DeviceLine, ...]:
         return (LINE,)
@@ -54,9 +55,9 @@ class Asked(WithoutExtras):
         latency_ns = 1000
         if self.busy_s is not None and DEAR & set(wanted):
             into_ns = round(self._now.ns - self.busy_s * S) % (S // 10)
-            waits_ns = max(0, 15_000_000 - into_ns)
-            self.waits += waits_ns > 5_000_000
-            latency_ns = 4_000_000 + waits_ns
+            waits_ns = max(0, (15 if into_ns < S // 50 else 5) * MS - into_ns % (S // 50))
+            self.waits_ms.append(waits_ns / MS)
+            latency_ns = 4 * MS + waits_ns
             self._now.ns += latency_ns
         return SampleLine(uuid=uuid, mono_ns=self._now.ns, latency_ns=latency_ns, values=dict.fromkeys(wanted, 1.0))
 
@@ -73,14 +74,19 @@ class Asked(WithoutExtras):
 
 @pytest.fixture
 def sampled(monkeypatch):
-    """Runs a reader on a made-up clock: every wait takes just as long as it was asked for, and a dear read 4 ms where
-    the device is busy with itself for 15 ms from `busy_s` on in each 100 ms, longer if it has to wait for that."""
+    """Runs a reader on a made-up clock: every wait takes just as long as it was asked for, and a dear read 4 ms, longer
+    if it has to wait for what the device does itself, for 5 ms of each 20 ms, which from `busy_s` on is 15 ms of each
+    100 ms."""
 
     def run(
         seconds: float, announced: dict[float, Span], busy_s: float | None = None, pids: tuple[int, ...] = ()
     ) -> Asked:
         now = SimpleNamespace(ns=0)
-        monkeypatch.setattr(device_reader, "time", SimpleNamespace(monotonic_ns=lambda: now.ns))
+
+        def sleep(seconds: float) -> None:
+            now.ns += round(seconds * S)
+
+        monkeypatch.setattr(device_reader, "time", SimpleNamespace(monotonic_ns=lambda: now.ns, sleep=sleep))
         source, spans = Asked(now), Spans()
         source.busy_s, source.pids, inbox = busy_s, pids, Inbox()
         reader = DeviceReader(source, LINE, SamplerConfig(path="", source="asked", ours_pid=os.getpid()), spans, inbox)
@@ -136,7 +142,7 @@ def test_a_close_look_reads_energy_and_links(sampled):
 
 
 def test_all_is_read_between_a_close_look_and_a_rest(sampled):
-    """The end of a window lies before it, and nothing dear is read for ten seconds after it, nor as the trace ends."""
+    """The end of a window lies before it, and nothing dear is read for long after it, nor as the trace ends."""
     passes = sampled(6.0, {2.0: span(2.0, 2.2, Kind.LAST), 2.01: span(2.2, 120.0, Kind.REST)}).passes
     after = [(at_s, wanted) for at_s, wanted in passes if at_s >= 2.2]
     assert after[0][1] >= DEAR
@@ -154,15 +160,16 @@ def test_the_last_pass_reads_all_where_something_may_be_judged(sampled, stops_s)
     assert [at_s for at_s, wanted in passes if wanted >= DEAR and at_s >= min(stops_s, 3.3)]
 
 
-def test_passes_keep_clear_of_what_the_device_does_itself(sampled):
-    """Each full pass that meets an H200's own 15 ms of 100 takes three times as long, all of it CPU time."""
-    late = {busy_s: sampled(60.0, {}, busy_s=busy_s).waits for busy_s in (0.0, 0.02, 0.04, 0.06, 0.08)}
-    assert max(late.values()) <= 6  # of 58; 0 to 25 on a grid that stays
+def test_dear_reads_keep_clear_of_what_the_device_does_itself(sampled):
+    """Each one that meets an H200's own work waits for its end, 2.2 ms on the mean, all of it CPU time."""
+    by_phase = [sampled(60.0, {}, busy_s=busy_s).waits_ms for busy_s in (0.0, 0.013, 0.04, 0.067, 0.09)]
+    assert all(56 <= len(waits_ms) <= 62 for waits_ms in by_phase)
+    assert sum(sum(waits_ms[20:]) for waits_ms in by_phase) < 5 * 38 * 0.3
 
 
 def test_an_edge_is_read_at_once_and_what_is_only_near_on_the_grid(sampled):
     """Where load begins, energy is a straight line from the reading before, which must not lie 3 s back. What is only
-    near is in no such haste, and a pass off the grid may meet what a device does itself."""
+    near is in no such haste."""
     announced = {0.1: span(1.0, 120.0, Kind.REST), 7.03: span(7.03, 120.0, Kind.NEAR), 12.05: span(12.05, 12.5)}
     passes = sampled(14.0, announced).passes
     assert 12.05 in [at_s for at_s, wanted in passes if "energy_j" in wanted]
@@ -171,14 +178,14 @@ def test_an_edge_is_read_at_once_and_what_is_only_near_on_the_grid(sampled):
     assert min(abs(first - tick / 10) for tick in range(140)) <= 0.0201
 
 
-def test_the_next_recording_begins_on_the_grid_of_the_one_before(tmp_path):
+def test_the_next_recording_knows_the_beat_from_the_one_before(tmp_path):
     """What a kept sampler learnt of a device's own rhythm serves the launches after."""
     source, inbox = Asked(SimpleNamespace(ns=0)), Inbox()
     first = Sampling(SamplerConfig(path=str(tmp_path / "1"), source="asked"), source, inbox)
     again = Sampling(SamplerConfig(path=str(tmp_path / "2"), source="asked"), source, inbox, first)
-    assert again._readers[0].grid_ns == first._readers[0].grid_ns
+    assert again._readers[0].beat is first._readers[0].beat
     apart = Sampling(SamplerConfig(path=str(tmp_path / "3"), source="asked"), source, inbox)
-    assert apart._readers[0].grid_ns != first._readers[0].grid_ns
+    assert apart._readers[0].beat is not first._readers[0].beat
 
 
 def test_what_woke_a_reader_twice_wants_one_pass():
@@ -219,15 +226,13 @@ def test_a_rest_is_slower_and_over_at_a_word(sampled):
     source = sampled(30.0, {0.1: span(2.0, 120.0, Kind.REST), 26.03: span(26.03, 120.0, Kind.NEAR)})
     rested = [wanted for at_s, wanted in source.passes if 2.2 <= at_s < 26.0]
     assert 32 <= len(rested) <= 36
-    assert sum(wanted >= DEAR for wanted in rested) == 2
+    assert not any(wanted >= DEAR for wanted in rested)
     begun = [(at_s, wanted) for at_s, wanted in source.passes if at_s >= 26.0]
     assert begun[0][0] < 26.25
-    assert begun[0][1] >= DEAR
     assert max(late[0] - early[0] for early, late in pairwise(begun)) < 0.25
     full = [at_s for at_s, wanted in begun[:-1] if wanted >= DEAR]
-    assert len(full) == 2
-    assert full[1] - full[0] < 3.25  # not more than what an edge in between is still bracketed with
-    assert source.looks == sum(wanted >= DEAR for _, wanted in source.passes)
+    assert len(full) == 1  # in the first moments of a warm-up ranks allocate, and reads wait for it: 9 to 14 ms
+    assert 29.0 <= full[0] < 29.45  # from then on an edge is bracketed
 
 
 def test_an_edge_ends_a_rest_at_once(sampled):
@@ -273,6 +278,13 @@ def test_who_is_no_process_of_this_container_is_no_stranger(sampled):
     assert sampled(5.0, {}, pids=(2**22 + 1, os.getpid())).events == []
     (event,) = sampled(5.0, {}, pids=(os.getppid(),)).events
     assert (event.kind, event.text) == ("processes", f"pid {os.getppid()} computes on this device and is none of ours")
+
+
+def test_who_computes_is_looked_up_every_other_second(sampled):
+    """Half a millisecond of an H200's driver each time. Who was seen once is looked for at the next pass over all."""
+    assert 5 <= sampled(10.0, {}).looks <= 6
+    assert 10 <= sampled(10.0, {}, pids=(os.getppid(),)).looks <= 11
+    assert 5 <= sampled(10.0, {}, pids=(os.getpid(),)).looks <= 6
 
 
 def test_a_sleep_in_the_last_second_is_told(tmp_path, monkeypatch):

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,93 +71,6 @@ def test_rare_spikes_do_not_slow():
     """Driver calls spike now and then; only a habit counts."""
     pace = Pace(period_s=0.1, jitter_s=0.0, seed="s", start_ns=0)
     assert not any(pace.too_slow(90 * MS if i % 40 == 5 else 2 * MS, 0) for i in range(400))
-
-
-def waits(pace: Pace, busy_from_ms: int, busy_ms: int, passes: int, now_ns: int = 0) -> list[float]:
-    """Milliseconds that each pass had to wait for the end of the device's own work, which comes every 100 ms."""
-    dear_ms, waited = 4, []
-    for _ in range(passes):
-        now_ns += round(pace.wait_s(now_ns) * S)
-        into_ns = (now_ns - busy_from_ms * MS) % (100 * MS)
-        waits_ns = max(0, busy_ms * MS - into_ns)
-        latency_ns = dear_ms * MS + waits_ns
-        now_ns += latency_ns
-        waited.append(waits_ns / MS)
-        pace.keep_clear("dear", latency_ns, now_ns)
-    return waited
-
-
-@given(st.integers(0, 99), st.integers(12, 20))
-def test_ticks_keep_clear_of_what_the_device_does_itself(busy_from_ms, busy_ms):
-    """On an H200 launches had 2 or 14 dear reads of three times the usual length, all of them CPU time, by the phase
-    that the grid happened to have to the card's own 100 ms."""
-    pace = Pace(period_s=0.1, jitter_s=0.02, seed="s", start_ns=0)
-    waited = waits(pace, busy_from_ms, busy_ms, 300)
-    assert sum(each_ms > 5 for each_ms in waited) <= 12
-    assert sum(waited) <= 200
-
-
-@given(st.integers(0, 99))
-def test_what_was_learnt_serves_the_next_recording(busy_from_ms):
-    """A kept sampler begins a trace for each launch: without it each would pay for the first edge again."""
-    first = Pace(period_s=0.1, jitter_s=0.02, seed="s", start_ns=0)
-    if max(waits(first, busy_from_ms, 15, 100)) > 5:
-        again = Pace(period_s=0.1, jitter_s=0.02, seed="t", start_ns=first.start_ns)
-        assert max(waits(again, busy_from_ms, 15, 100, now_ns=30 * S)) == 0
-
-
-def test_a_device_that_is_always_slow_keeps_its_pace():
-    """Only what comes and goes can be avoided: reads that all take long must not push the ticks away for ever."""
-    pace = Pace(period_s=0.1, jitter_s=0.0, seed="s", start_ns=0)
-    now_ns = 0
-    for _ in range(50):
-        now_ns += round(pace.wait_s(now_ns) * S) + 25 * MS
-        pace.keep_clear("dear", 25 * MS, now_ns)
-    assert now_ns == pytest.approx(5.025 * S)
-
-
-def test_a_pass_is_measured_against_its_own_sort():
-    """A pass over all takes twice as long as one at an edge, without having waited."""
-    pace = Pace(period_s=0.1, jitter_s=0.0, seed="s", start_ns=0)
-    pace.wait_s(2 * S)
-    pace.keep_clear("edge", 3 * MS, 2103 * MS)
-    pace.keep_clear("all", 12 * MS, 2112 * MS)
-    assert pace.wait_s(2112 * MS) == pytest.approx(0.088)
-    pace.keep_clear("all", 18 * MS, 2218 * MS)
-    assert pace.wait_s(2218 * MS) == pytest.approx(0.105)
-
-
-def test_reads_that_scatter_cost_no_coverage():
-    """Of a device whose reads take 4 to 29 ms by chance each moved the grid by itself: 7.5 passes a second, for 10."""
-    pace, chance = Pace(period_s=0.1, jitter_s=0.02, seed="s", start_ns=0), Random(1)
-    now_ns = passes = 0
-    while now_ns < 30 * S:
-        now_ns += round(pace.wait_s(now_ns) * S)
-        latency_ns = round(chance.uniform(4, 29) * MS)
-        now_ns += latency_ns
-        pace.keep_clear("dear", latency_ns, now_ns)
-        passes += 1
-    assert passes > 285
-
-
-def test_doubling_the_period_keeps_the_phase():
-    """What the slow passes taught is handed to the next recording."""
-    pace = Pace(period_s=0.1, jitter_s=0.0, seed="s", start_ns=12 * MS)
-    assert any(pace.too_slow(50 * MS, i * S // 10) for i in range(30))
-    assert pace.start_ns == 12 * MS
-
-
-def test_jitter_of_a_read_does_not_move_the_grid():
-    """A grid that moves on every difference wanders over the device's own work instead of keeping clear of it."""
-    pace = Pace(period_s=0.1, jitter_s=0.02, seed="a", start_ns=0)
-    now_ns = 0
-    for number in range(60):
-        now_ns += round(pace.wait_s(now_ns) * S)
-        pace.keep_clear("all", (4 + 4 * (number % 2)) * MS, now_ns)
-    assert pace.start_ns == 0
-    now_ns += round(pace.wait_s(now_ns) * S)
-    pace.keep_clear("all", 10 * MS, now_ns)
-    assert pace.start_ns > 0
 
 
 def test_a_slow_first_pass_is_no_slow_device():
