@@ -2,11 +2,11 @@
 
     python stopwatch.py SOCKET FILE [GPU-UUID]
 
-Stamps each message on SOCKET when it comes in, and reads the CPU time of the process that has "pytest_charllm.telemetry"
-on its command line and the same parent every 0.25 s. A `sync` message has the board's energy counter read through NVML,
-at once and every 50 ms for 0.2 s: a read keeps the driver busy for 4 ms, for which the sampler's would wait. A line on
-stdin ends that. FILE gets a JSON line for each, flushed. Ends when stdin does. The clock is CLOCK_MONOTONIC_RAW: no
-other clock here disciplines it.
+Stamps each message on SOCKET when it comes in, and reads every 0.25 s the CPU time of the process of the same parent
+that has "pytest_charllm.telemetry" on its command line. A `sync` message has the board's energy counter read through
+NVML, at once and every 50 ms for 0.2 s: a read keeps the driver busy for 4 ms, for which the sampler's would wait. A
+line on stdin ends that. FILE gets a JSON line for each, flushed. Ends when stdin does. The clock is
+CLOCK_MONOTONIC_RAW: no other clock here disciplines it.
 """
 
 import json

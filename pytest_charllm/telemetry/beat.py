@@ -1,7 +1,8 @@
 """When a device is free for dear reads, learnt from how long they take. Pure.
 
-An H200 does work of its own for 5 ms of every 20 ms, and for 15 ms of every 100 ms. A read that comes meanwhile waits
-in the driver, spinning: of what such reads take, a third was that (`docs/metrics.md`, "CPU of the sampler").
+An H200 does work of its own for 5 ms of every 20 ms, of every fifth time for 15 ms. A read of energy that comes
+meanwhile waits in the driver, spinning: a third of what dear reads took was that (`docs/metrics.md`, "CPU of the
+sampler").
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from collections.abc import Hashable
 
 BEAT_NS = 20_000_000
 LONG_NS = 100_000_000
-WAITED_NS = 2_000_000
+_WAITED_NS = 2_000_000
 """A read that takes so much longer than the shortest of late of its sort had to wait."""
 _LONG_WAIT_NS = 6_000_000
 """One that waited longer than the work of every beat lasts met that of every fifth."""
 _FREE_NS = 7_000_000
 """So long after the end of that work a pass over all may begin and still be done before the next."""
-_CLEAR_NS = 1_500_000
+_CLEAR_NS = 2_000_000
 """What is put off begins so long after that end: what is known of it is some milliseconds old or wrong."""
 _AGREE_NS = 3_000_000
 _RECENT = 20
@@ -46,15 +47,12 @@ class Beat:
         return begin_ns + _CLEAR_NS - now_ns if begin_ns > now_ns else 0
 
     def learn(self, sort: Hashable, latency_ns: int, end_ns: int) -> None:
-        """From a pass with dear reads that took so long and was done then. `sort` tells which reads they were.
-
-        Had it to wait, then most likely with its first read, for most of them begin while the device is at work.
-        """
+        """From a pass with dear reads, which ones `sort` tells, that took so long and was done at `end_ns`."""
         recent = self._recent.setdefault(sort, deque(maxlen=_RECENT))
         recent.append(latency_ns)
         usual_ns = min(recent)
         waited_ns, wait_end_ns = latency_ns - usual_ns, end_ns - usual_ns
-        if waited_ns <= WAITED_NS:
+        if waited_ns <= _WAITED_NS:
             return
         if waited_ns <= _LONG_WAIT_NS and not any(_agree(wait_end_ns, each, LONG_NS) for each in self._long_ends):
             self._ends.append(wait_end_ns)

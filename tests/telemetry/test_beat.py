@@ -53,7 +53,7 @@ def test_a_clock_that_drifts_is_followed():
         beat = Beat()
         waits(beat, phase_ms, 40)
         waited = [each for k in range(1, 10) for each in waits(beat, phase_ms + k, 40, began_s=60.0 * k)]
-        assert sum(waited) < 9 * 65 / 3
+        assert sum(waited) < 9 * 65 / 2
 
 
 def test_one_wait_for_something_else_is_no_beat():
@@ -66,7 +66,7 @@ def test_one_wait_for_something_else_is_no_beat():
     beat.learn("all", 8 * MS, 337 * MS)
     assert beat.hold_ns(1000 * MS) == 0
     beat.learn("all", 8 * MS, 397 * MS)
-    assert beat.hold_ns(1000 * MS) == 13.5 * MS
+    assert beat.hold_ns(1000 * MS) == 14 * MS
 
 
 def test_a_pass_is_measured_against_its_own_sort():
@@ -76,7 +76,7 @@ def test_a_pass_is_measured_against_its_own_sort():
     beat.learn("all", 12 * MS, 112 * MS)
     assert beat.hold_ns(115 * MS) == 0
     beat.learn("all", 15 * MS, 215 * MS)
-    assert beat.hold_ns(215 * MS) == 9.5 * MS
+    assert beat.hold_ns(215 * MS) == 10 * MS
 
 
 def test_reads_that_scatter_a_little_teach_nothing():
@@ -93,7 +93,7 @@ def test_no_read_is_put_off_for_long(passes, now_ns):
     beat = Beat()
     for latency_ns, end_ns in passes:
         beat.learn("all", latency_ns, end_ns)
-    assert 0 <= beat.hold_ns(now_ns) <= 2.1 * BEAT_NS
+    assert 0 <= beat.hold_ns(now_ns) <= 2.2 * BEAT_NS
 
 
 @pytest.mark.parametrize("at_ms", range(0, 100, 5))
