@@ -5,7 +5,7 @@ counted as `scenario.flops` does (`docs/findings_h200.md` has their tokens per s
 its formula, waiting for other ranks is not known. What a launch takes beside its steps is what it took there: 20 s, or
 30 with a cold compiler; three launches each of two scenarios were over after 260 s, of three after 390 s. A sweep of
 collectives adds seconds to that, which are not counted. On a CPU launches of the tiny models take about as long as each
-other.
+other; simulated GPUs are one with the long windows of GPUs.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ def duration_s(
         return launches * START_S
     if not isinstance(scenario.work, Training):
         return None
-    if hardware.peak_bf16_flops is None:
-        diagnostic_s = CPU_DIAGNOSTIC_S + CPU_COMPILE_S * scenario.options.compile
-        return diagnostic_s + (launches * CPU_TIMED_S if planned.speed else 0.0)
     window = window_of(tier.window, scenario)
+    if hardware.peak_bf16_flops is None:
+        diagnostic_s = CPU_DIAGNOSTIC_S + CPU_COMPILE_S * scenario.options.compile if tier.diagnostic else 0.0
+        timed_s = CPU_TIMED_S + window.warmup_seconds + window.min_seconds
+        return diagnostic_s + (launches * timed_s if planned.speed else 0.0)
     one_s = step_s(scenario, hardware.peak_bf16_flops)
     warm_s = START_S + _warming_s(one_s, window)
     traced_s = warm_s if tier.traced and traces else 0.0

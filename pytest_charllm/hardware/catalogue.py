@@ -104,13 +104,10 @@ def parse_assume(text: str) -> Machine:
         return Machine(variant=hardware.variant, gpus_per_node=hardware.gpus_per_node, assumed=True)
     match = re.fullmatch(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})", size)
     if match is None:
-        raise BadInput(
-            f"assumed machine {text!r}: {size!r} is not <nodes>x<gpus>, each up to 999,999; write e.g. {name}:1x8"
-        )
+        raise BadInput(f"{size!r} is not <nodes>x<gpus>, each up to 999,999; write e.g. {name}:1x8")
     nodes, gpus = (int(number) for number in match.groups())
     if gpus % hardware.gpus_per_package:
         raise BadInput(
-            f"assumed machine {text!r}: {gpus} GPUs a node, but a {hardware.variant} package has "
-            f"{hardware.gpus_per_package}; count them all"
+            f"{gpus} GPUs a node, but a {hardware.variant} package has {hardware.gpus_per_package}; count them all"
         )
     return Machine(variant=hardware.variant, gpus_per_node=gpus, nodes=nodes, assumed=True)

@@ -21,9 +21,7 @@ def resolve_machine(config: pytest.Config, options: Options) -> Machine:
         if options.simulate:
             machine = _simulated(options)
         elif options.assume is not None:
-            from pytest_charllm.hardware.catalogue import parse_assume
-
-            machine = parse_assume(options.assume)
+            machine = _assumed(options.assume)
         else:
             machine = config.hook.pytest_charllm_machine(config=config) or _find(wanted)
     except CharllmError as error:
@@ -39,18 +37,29 @@ def describe(machine: Machine) -> str:
     if machine.is_cpu:
         detail = f" ({machine.cpu_model})" if machine.cpu_model else ""
     else:
-        detail = f", driver {machine.driver}" if machine.driver else ""
+        detail = f", driver {machine.driver}" if machine.driver and not machine.simulated else ""
     made_up = ", assumed" if machine.assumed else ", simulated" if machine.simulated else ""
     return f"{machine.variant} {machine.shape}{detail}{made_up}"
+
+
+def _assumed(text: str) -> Machine:
+    from pytest_charllm.hardware.catalogue import parse_assume
+
+    if not text.strip():
+        raise BadInput("--charllm-assume: no hardware given; name it, for example h200:4x8, or leave the option out")
+    try:
+        return parse_assume(text)
+    except BadInput as error:
+        raise BadInput(f"--charllm-assume={text}: {error}") from None
 
 
 def _simulated(options: Options) -> Machine:
     """Found like a real one, through the vendor's simulated library."""
     from pytest_charllm.devices.find import CPU_RANKS, simulated_machine
-    from pytest_charllm.hardware.catalogue import default_variant, parse_assume
+    from pytest_charllm.hardware.catalogue import default_variant
 
     if options.assume is not None:
-        assumed = parse_assume(options.assume)
+        assumed = _assumed(options.assume)
         if assumed.nodes > 1:
             raise BadInput(f"--charllm-assume={options.assume}: a simulation is of one node")
         return simulated_machine(assumed.variant, assumed.gpus_per_node)

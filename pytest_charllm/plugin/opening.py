@@ -120,7 +120,9 @@ def _rules(path: Path | None) -> Rules:
     try:
         return rules_of(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"--charllm-rules: {path}: {error}") from None
+        raise BadInput(f"--charllm-rules: {path}: {error}; it is TOML with [tolerances.<metric>] and factor") from None
+    except BadInput as error:
+        raise BadInput(f"--charllm-rules: {error}") from None
 
 
 def _refuse_absent_ranks(options: Options, ranks: int) -> None:

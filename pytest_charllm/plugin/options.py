@@ -281,6 +281,8 @@ def _is_there(option: str, folder: Path) -> bool:
 def _file(option: str, text: str | None, here: Path) -> Path | None:
     if text is None:
         return None
+    if not text.strip():
+        raise pytest.UsageError(f"{option}: no file given; name one, or leave the option out")
     path = here / text
     if not stat.S_ISREG(_mode(option, path)):
         raise pytest.UsageError(f"{option}: {path} is no file")

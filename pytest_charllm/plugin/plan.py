@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_charllm.errors import BadInput
 from pytest_charllm.plugin.machine import describe
 from pytest_charllm.plugin.parametrize import CollectedScenario, collected
 
@@ -29,7 +30,10 @@ class PlanPrinter:
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
             items = [(item.path.name, found) for item in session.items if (found := collected(item))]
-            reporter.write_line(plan(self._machine, items, self._duration))
+            try:
+                reporter.write_line(plan(self._machine, items, self._duration))
+            except BadInput as error:
+                raise pytest.UsageError(str(error)) from None
         return True
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -42,12 +46,16 @@ def plan(
 ) -> str:
     """A line a scenario: key, estimated memory per GPU, minutes of its first round, and whether it can run or which
     rule forbids it; then what each file takes, where there are several. `items` are with their file's name, `duration`
-    is in seconds."""
+    is in seconds. Raises `BadInput` where two scripts have one key, as the run would."""
     from pytest_charllm.campaign.duration import total_s
     from pytest_charllm.report.numbers import minutes
     from pytest_charllm.report.text import grid
+    from pytest_charllm.scenario.script import refuse_namesake
 
-    unique = {item.planned.scenario.key: item for _, item in items}
+    unique: dict[str, CollectedScenario] = {}
+    for _, item in items:
+        scenario = item.planned.scenario
+        refuse_namesake(scenario, unique.setdefault(scenario.key, item).planned.scenario)
     durations_s = {key: duration(item.planned) for key, item in unique.items() if item.broken is None}
     rows = [
         (

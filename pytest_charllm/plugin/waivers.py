@@ -75,7 +75,8 @@ def _read(path: Path) -> tuple[Waiver, ...]:
     try:
         entries = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File).known
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError, OSError) as error:
-        raise BadInput(f"{path}: {error}") from None
+        fields = "scenario, metric, delta, until (a date), ticket; also because, hardware"
+        raise BadInput(f"{path}: {error}; it is TOML, each [[known]] with {fields}") from None
     waivers = []
     for number, waiver in enumerate(entries, 1):
         try:

@@ -51,7 +51,7 @@ def refuse_times(script: Script) -> None:
     """Raise `BadInput` for limits that no launch could keep."""
     for name in ("silence_s", "deadline_s"):
         seconds = getattr(script, name)
-        if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
             raise BadInput(f"Script({script.path!r}): {name} is {seconds!r}; give seconds, above 0 and finite")
 
 

@@ -236,9 +236,11 @@ def why_lost(path: Path) -> str:
 
 def _why_not_found(root: Path, name: str, known: Sequence[str]) -> str:
     folder = shown(root / "runs")
-    lost = [path for path in strays(root) if path.name == name or not known]
-    if lost:
-        return why_lost(lost[-1])
+    lost = {path.name: path for path in strays(root)}
+    if name in lost or (lost and name == "latest"):
+        return why_lost(lost.get(name, lost[max(lost)]))
+    if lost and not known:
+        return f"no run {name} in {folder}; {why_lost(lost[max(lost)])}"
     if not known:
         return f"no runs in {folder}; run pytest suites/ first, or name the folder: --charllm-dir"
     near = difflib.get_close_matches(name, known, n=3)

@@ -52,6 +52,13 @@ def test_first_night_traces_every_scenario() -> None:
     assert smoke[0] == smoke[1]
 
 
+def test_simulated_gpus_have_the_windows_of_gpus() -> None:
+    """What trains is a CPU, for 15 s each time: "about 1 min" were five."""
+    planned = Planned(parse_key("tiny-gpt.dp2.mb2.fp32.eager"))
+    assert duration_s(planned, CATALOGUE["cpu"], NIGHTLY, 3) == pytest.approx(90.0)
+    assert duration_s(planned, CATALOGUE["cpu"], TIERS["smoke", True], 3) == pytest.approx(37.0)
+
+
 def test_waiting_in_a_pipeline_takes_time() -> None:
     """Two microbatches on eight stages keep a rank busy for two ninths of the step."""
     few, many = (step_s(parse_key(f"llama3-1b.pp8.mb1.gb{size}"), 1e15) / size for size in (2, 128))

@@ -168,6 +168,12 @@ def test_a_run_that_lost_its_record_is_told(
     shutil.rmtree(other.path)
     assert main(["runs", "show", lost.id]) == 2
     assert capsys.readouterr().err.endswith(told)
+    assert main(["runs", "show", "nope"]) == 2
+    err = capsys.readouterr().err
+    assert "no run nope in " in err
+    assert err.endswith(told)
+    assert main(["runs", "show", "latest"]) == 2
+    assert capsys.readouterr().err.endswith(told)
 
 
 def test_show_of_a_run_that_is_at_work(

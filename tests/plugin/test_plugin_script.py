@@ -56,6 +56,7 @@ def test_layout_is_the_ranks_it_gets(inner):
         ("@scenarios('llama3-1b.mb1', layout='dp2')", "layout='dp2' is for a Script; 'llama3-1b.mb1' has its own"),
         ("@scenarios(Script('a/t.py'), Script('b/t.py'))", "two different scripts have the key script-t: give one of"),
         ("@scenarios(Script('t.py'), recompute='full')", "engine: the options of a script are among its own arguments"),
+        ("@scenarios(Script('t.py', deadline_s=True))", "deadline_s is True; give seconds, above 0 and finite"),
         ("@scenarios(Script('t.py', silence_s=0))", "silence_s is 0; give seconds, above 0 and finite"),
         ("@scenarios(Script('t.py', deadline_s=float('inf')))", "deadline_s is inf; give seconds, above 0 and finite"),
         ("@scenarios(Script('t.py', log='megatron'))", "log reader 'megatron' is not known; did you mean megatron-lm?"),
@@ -121,8 +122,10 @@ def test_namesakes_in_different_tests_are_refused(inner, monkeypatch):
         HEAD + "@scenarios(Script('a/train.py'))\ndef test_a(measured): measured.check()\n"
         "@scenarios(Script('b/train.py'))\ndef test_b(measured): measured.check()\n"
     )
-    result = inner.run()
-    assert "two different scripts have the key script-train" in result.stdout.str() + result.stderr.str()
+    for arguments in ((), ("--charllm-plan",)):
+        result = inner.run(*arguments)
+        assert "two different scripts have the key script-train" in result.stdout.str() + result.stderr.str()
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
 
 
 def test_one_launch_is_told_that_it_is_too_few(inner):

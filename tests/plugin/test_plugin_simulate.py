@@ -16,8 +16,8 @@ def test_it(measured):
 @pytest.mark.parametrize(
     ("arguments", "machine", "rows"),
     [
-        (("--gpu=mi250",), "mi250 1x2, driver simulated, simulated", ["tiny-gpt*", "tiny-llama*"]),
-        (("--charllm-assume=h200:1x8",), "h200-sxm 1x8, driver simulated, simulated", ["tiny-gpt*"]),
+        (("--gpu=mi250",), "mi250 1x2, simulated", ["tiny-gpt*", "tiny-llama*"]),
+        (("--charllm-assume=h200:1x8",), "h200-sxm 1x8, simulated", ["tiny-gpt*"]),
     ],
 )
 def test_the_machine_is_said_to_be_simulated(
