@@ -16,6 +16,7 @@ from pytest_charllm.plugin.outcomes import Outcome, Result
 if TYPE_CHECKING:
     from pytest_charllm.plugin.suite import Suite
     from pytest_charllm.report.case import Case
+    from pytest_charllm.store.run import RunDirectory
 
 
 def header(suite: Suite) -> str:
@@ -60,7 +61,19 @@ def write_summary(reporter: pytest.TerminalReporter, suite: Suite, exitstatus: i
             reporter.write_line(line, red=True)
         for line in suite.campaign.backtest() if suite.options.rules is not None else ():
             reporter.write_line(line)
+        for line in _cut_off(suite.campaign.run, cases):
+            reporter.write_line(line, yellow=True)
         reporter.write_line(f"run {suite.campaign.run.id}: {shown(suite.campaign.run.path)}")
+
+
+def _cut_off(run: RunDirectory, cases: list[Case]) -> list[str]:
+    """What was launched and never judged, since the run was ended before: it has no row."""
+    from pytest_charllm.records.run import RunStatus
+
+    if run.status is not RunStatus.INTERRUPTED:
+        return []
+    keys = sorted({*run.scenario_keys()} - {case.key for case in cases})
+    return [f"ended before it was judged: {key}; pytest-charllm runs show {run.id} has its launches" for key in keys]
 
 
 def _published(suite: Suite, cases: list[Case]) -> list[str]:

@@ -31,7 +31,7 @@ from pytest_charllm.records import (
     Value,
     Verdict,
 )  # fmt: skip
-from pytest_charllm.records.run import Ended
+from pytest_charllm.records.run import Ended, RunStatus
 from pytest_charllm.report import properties, story, table  # noqa: F401
 from pytest_charllm.scenario import Scenario
 
@@ -91,7 +91,8 @@ class FakeCampaign:
     _evidence: dict[str, Evidence] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.run.save_ended = self.ended.append
+        self.run.save_ended, self.run.status = self.ended.append, RunStatus.RUNNING
+        self.run.scenario_keys = lambda: self.asked
 
     def evidence(self, scenario: Scenario) -> Evidence:
         key, script = scenario.key, self._script(scenario.key)
@@ -119,6 +120,7 @@ class FakeCampaign:
 
     def close(self, *, interrupted: bool = False) -> None:
         self.closed.append(interrupted)
+        self.run.status = RunStatus.INTERRUPTED if interrupted else RunStatus.FINISHED
 
     def _script(self, key: str) -> Script:
         return self.script.get(key, self.script.get("*", Script()))

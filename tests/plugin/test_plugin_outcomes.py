@@ -70,6 +70,15 @@ def test_an_impatient_ctrl_c_still_interrupts_the_run(inner):
     assert inner.campaign.closed == [True]
 
 
+def test_what_was_cut_off_is_named(inner):
+    """A job cancelled in its third hour said nothing of the scenario that it was at."""
+    inner.suite(CHECK.replace('"llama3-1b.mb1"', '"llama3-1b.mb1", "llama3-1b.mb2"'))
+    inner.scripted("llama3-1b.mb2", raises=KeyboardInterrupt())
+    result = inner.run()
+    told = "ended before it was judged: llama3-1b.mb2; pytest-charllm runs show run-1 has its launches"
+    assert [line for line in result.outlines if line.startswith("ended before")] == [told]
+
+
 def test_regression_fails_with_the_story_and_no_traceback(inner):
     """The story is for the reader at breakfast; frames of the plugin above it are noise."""
     inner.suite(CHECK)
