@@ -37,9 +37,10 @@ LINKS = {"link_tx_kib", "link_rx_kib"}
 STARTS = {
     "interpreter": ("-c", "pass"),
     "interpreter without site": ("-S", "-c", "pass"),
-    "sampler's imports, without site": ("-S", "-c", "import pytest_charllm.telemetry.sampler"),
+    "sampler's imports, without site": ("-S", "-c", "import gc; gc.disable(); import pytest_charllm.telemetry.sampler"),
     "sampler's imports and NVML's, without site": (
-        "-S", "-c", "import pytest_charllm.telemetry.sampler, pytest_charllm.devices.nvml, pynvml",
+        "-S", "-c",
+        "import gc; gc.disable(); import pytest_charllm.telemetry.sampler, pytest_charllm.devices.nvml, pynvml",
     ),
 }  # fmt: skip
 

@@ -19,7 +19,7 @@ from pytest_charllm.records.telemetry import DeviceLine, Part
 
 _LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """By PCIe generation, one direction."""
-_LONGEST_PASS_S = 0.2
+_LONGEST_GAP_S = 0.2
 """Between two passes of a window, with jitter and a dear read put off: a counter must not be able to wrap within it."""
 _STEADY = ("power_limit_w", "mem_clock_mhz")
 """Cheap to read, but the same from one second to the next: ten times a second the clock is 4 % of all sampling."""
@@ -52,7 +52,7 @@ def probe(nvml: Any, handle: Any, parts: tuple[Part, ...], clock: Callable[[], i
         read, reason = _first_answering(nvml, handle, quantity)
         if read is not None and quantity in table.MAY_WRAP and _is_narrow(nvml, handle, read):
             wraps[quantity] = Unwrapped(_pcie_bytes_per_s(nvml, handle))
-            if wraps[quantity].provable_s <= _LONGEST_PASS_S:
+            if wraps[quantity].provable_s <= _LONGEST_GAP_S:
                 milliseconds = 1e3 * wraps.pop(quantity).provable_s
                 read, reason = None, f"{read}: a 32-bit counter that this link can wrap in {milliseconds:.0f} ms"
         capabilities[quantity] = reason

@@ -8,7 +8,7 @@ import sys
 
 
 def _run() -> int:
-    gc.disable()  # what is loaded now stays: looking through it meanwhile is a seventh of all imports
+    gc.disable()  # what is loaded now stays: looking through it meanwhile is a tenth of the imports
     try:
         from pytest_charllm.telemetry.sampler import main
 

@@ -8,12 +8,11 @@ sampler").
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
 
 BEAT_NS = 20_000_000
 LONG_NS = 100_000_000
 _WAITED_NS = 2_000_000
-"""A read that takes so much longer than the shortest of late of its sort had to wait."""
+"""A pass that takes so much longer than the shortest of late of its sort had to wait."""
 _LONG_WAIT_NS = 6_000_000
 """One that waited longer than the work of every beat lasts met that of every fifth."""
 _FREE_NS = 7_000_000
@@ -26,10 +25,10 @@ _RECENT = 20
 
 class Beat:
     """One device's. Instants in monotonic nanoseconds. A device that has no such habit only has reads put off a little:
-    never by more than two beats and a little."""
+    by 35 ms at the most."""
 
     def __init__(self) -> None:
-        self._recent: dict[Hashable, deque[int]] = {}
+        self._recent = {over_all: deque[int](maxlen=_RECENT) for over_all in (False, True)}
         self._ends: deque[int] = deque(maxlen=3)
         self._long_ends: deque[int] = deque(maxlen=3)
 
@@ -46,9 +45,9 @@ class Beat:
                 begin_ns += until_ns if end_ns is None else BEAT_NS
         return begin_ns + _CLEAR_NS - now_ns if begin_ns > now_ns else 0
 
-    def learn(self, sort: Hashable, latency_ns: int, end_ns: int) -> None:
-        """From a pass with dear reads, which ones `sort` tells, that took so long and was done at `end_ns`."""
-        recent = self._recent.setdefault(sort, deque(maxlen=_RECENT))
+    def learn(self, over_all: bool, latency_ns: int, end_ns: int) -> None:
+        """From a pass, over all or at an edge, that took so long and was done at `end_ns`."""
+        recent = self._recent[over_all]
         recent.append(latency_ns)
         usual_ns = min(recent)
         waited_ns, wait_end_ns = latency_ns - usual_ns, end_ns - usual_ns

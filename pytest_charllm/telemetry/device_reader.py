@@ -18,8 +18,11 @@ from pytest_charllm.telemetry.dense import Kind, Spans
 from pytest_charllm.telemetry.inbox import Inbox, ReaderLine
 from pytest_charllm.telemetry.pace import BUSY_SHARE, Pace
 
-_LOOK_AFTER_S = 1.5
-"""Who computes on a device is looked up at every other pass over all, and at the next one where somebody was seen."""
+_LOOK_AFTER = 1.5
+"""Who computes on a device is looked up so many slow periods after the last look, at every other pass over all, and at
+the next one where somebody was seen."""
+_SETTLED_S = 1.0
+"""As a warm-up begins, ranks allocate, and a dear read waits for that: 9 to 14 ms on an H200. It is due after this."""
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -51,6 +54,8 @@ class DeviceReader(threading.Thread):
         self._all = frozenset(quantity for quantity, answer in device.capabilities.items() if answer == "ok")
         self._fast = self._all.difference(device.slow)
         self._dense = self._fast | (self._all & _AT_EDGES)
+        self._waits = self._dense - self._fast
+        """What waits in the driver while the device is at its own work: the dear ones of the edges."""
         self._config = config
         self._at_least_s: dict[Kind | None, float] = {Kind.REST: config.rest_period_s, Kind.NEAR: config.near_period_s}
         self._slow_after_s: dict[Kind | None, float] = {
@@ -142,37 +147,40 @@ class DeviceReader(threading.Thread):
         wanted = self._all if is_slow else self._dense if kind is Kind.DENSE else self._fast
         if is_slow:
             self._slow_at_ns, self._owed = now_ns, self._owed and kind is Kind.DENSE
-        if wanted != self._fast:
-            time.sleep(self.beat.hold_ns(time.monotonic_ns()) / 1e9)
+        may_wait = bool(wanted & self._waits)
+        if may_wait and (hold_ns := self.beat.hold_ns(now_ns)):
+            time.sleep(hold_ns / 1e9)
         sample = self._watched(self._source.read, self.uuid, wanted)
         self._put(sample)
         self._latencies_ns.append(sample.latency_ns)
-        if wanted != self._fast:
+        if may_wait and not sample.missing:  # what is refused comes sooner than any answer
             self.beat.learn(is_slow, sample.latency_ns, sample.mono_ns + sample.latency_ns // 2)
         if is_slow:
             ring = self._watched(self._source.power_ring, self.uuid) if is_judged else None
             if ring is not None:
                 self._put(ring)
             self._look_for_strangers(now_ns)
-        if self._pace.too_slow(sample.latency_ns, time.monotonic_ns()):
+        if self._pace.too_slow(sample.latency_ns):
             busy = f"passes take over {100 * BUSY_SHARE:g} % of the period"
             self._event("slowed", f"{busy}, which is now {self._pace.period_s:g} s")
 
     def _slow_is_due(self, now_ns: int, kind: Kind | None, is_last: bool) -> bool:
         if kind is not Kind.NEAR:
             self._near_at_ns = None
-        elif self._near_at_ns is None:  # warm-up begins, ranks allocate, and reads wait for that: not just now
+        elif self._near_at_ns is None:
             self._near_at_ns = now_ns
         if self._slow_at_ns is None or (self._owed and kind is not Kind.DENSE):
             return True
         if is_last and (self._owed or kind is not Kind.REST):
             return True
-        since_ns = now_ns - max(self._slow_at_ns, self._near_at_ns or 0)
-        return since_ns / 1e9 >= self._slow_after_s.get(kind, self._config.slow_period_s)
+        if self._near_at_ns is not None and (now_ns - self._near_at_ns) / 1e9 < _SETTLED_S:
+            return False
+        return (now_ns - self._slow_at_ns) / 1e9 >= self._slow_after_s.get(kind, self._config.slow_period_s)
 
     def _look_for_strangers(self, now_ns: int) -> None:
         """Somebody else's process in two looks in a row: one that is seen once may be about to end, or to be ours."""
-        is_due = self._looked_at_ns is None or (now_ns - self._looked_at_ns) / 1e9 >= _LOOK_AFTER_S
+        after_ns = _LOOK_AFTER * self._config.slow_period_s * 1e9
+        is_due = self._looked_at_ns is None or now_ns - self._looked_at_ns >= after_ns
         if self._ours is None or not (is_due or self._seen_once):
             return
         self._looked_at_ns = now_ns

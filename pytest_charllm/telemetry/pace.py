@@ -35,8 +35,8 @@ class Pace:
         """No pass was made on the tick that `wait_s` told last: it is still to come, or one that is sooner."""
         self._tick = self._tick_before
 
-    def too_slow(self, latency_ns: int, now_ns: int) -> bool:
-        """Note how long a pass took. True: passes take too long, and from `now_ns` on the period is doubled."""
+    def too_slow(self, latency_ns: int) -> bool:
+        """Note how long a pass took. True: passes take too long, and from now on the period is doubled."""
         self._latencies.append(latency_ns)
         # Only a slow pass lifts the percentile; sorting after each would cost as much as the pass.
         if latency_ns <= BUSY_SHARE * self.period_s * 1e9 or len(self._latencies) < _ENOUGH:

@@ -89,7 +89,7 @@ def test_throttled_time_is_the_counted_one(window_of):
 
 
 def test_a_window_that_the_sampler_rested_through_has_no_value(window_of):
-    """Whatever becomes of the announcement, a thin trace is no evidence: a pass every 0.5 s, all every 60 s."""
+    """Whatever becomes of the announcement, a thin trace is no evidence: a pass every 0.5 s, all every 10 s."""
     now = [7 * S]
     source = Simulation(H200, ("GPU-x",), clock=lambda: now[0]).source()
     (line,) = source.devices()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_charllm.devices.source import WithoutExtras
 from pytest_charllm.records.telemetry import DeviceLine, EventLine, SampleLine, SnapshotLine
@@ -41,7 +42,8 @@ class Asked(WithoutExtras):
         self._now = now
         self.passes: list[tuple[float, frozenset[str]]] = []
         self.looks = 0
-        self.pids: tuple[int, ...] = ()
+        self.pids: tuple[int, ...] | Callable[[int], tuple[int, ...]] = ()
+        self.refuses = False
         self.events: list[EventLine] = []
         self.rings: list[float] = []
         self.busy_s: float | None = None
@@ -59,7 +61,13 @@ class Asked(WithoutExtras):
             self.waits_ms.append(waits_ns / MS)
             latency_ns = 4 * MS + waits_ns
             self._now.ns += latency_ns
-        return SampleLine(uuid=uuid, mono_ns=self._now.ns, latency_ns=latency_ns, values=dict.fromkeys(wanted, 1.0))
+        return SampleLine(
+            uuid=uuid,
+            mono_ns=self._now.ns - latency_ns // 2,
+            latency_ns=latency_ns,
+            values=dict.fromkeys(wanted, 1.0),
+            missing=dict.fromkeys(wanted, "refused") if self.refuses else {},
+        )
 
     def snapshot(self, uuid: str, when: str) -> SnapshotLine:
         return SnapshotLine(uuid=uuid, when=when, mono_ns=self._now.ns, values={})
@@ -69,7 +77,7 @@ class Asked(WithoutExtras):
 
     def processes(self, uuid: str) -> tuple[int, ...]:
         self.looks += 1
-        return self.pids
+        return self.pids(self.looks) if callable(self.pids) else self.pids
 
 
 @pytest.fixture
@@ -79,7 +87,10 @@ def sampled(monkeypatch):
     100 ms."""
 
     def run(
-        seconds: float, announced: dict[float, Span], busy_s: float | None = None, pids: tuple[int, ...] = ()
+        seconds: float,
+        announced: dict[float, Span],
+        busy_s: float | None = None,
+        pids: tuple[int, ...] | Callable[[int], tuple[int, ...]] = (),
     ) -> Asked:
         now = SimpleNamespace(ns=0)
 
@@ -150,11 +161,12 @@ def test_all_is_read_between_a_close_look_and_a_rest(sampled):
     assert not any(wanted >= DEAR for _, wanted in after[1:])
 
 
-@pytest.mark.parametrize("stops_s", [3.15, 3.25, 3.35, 3.75])
+@pytest.mark.parametrize("stops_s", [3.15, 3.25, 3.301, 3.35, 3.75])
 def test_the_last_pass_reads_all_where_something_may_be_judged(sampled, stops_s):
     """A script's window may end as the trace does, and a rank's after the first one that told of it: of such ends 20 to
     40 % had no counter read after them, when the last pass left out what had just been read."""
     assert sampled(stops_s, {}).passes[-1][1] >= DEAR
+    assert sampled(stops_s, {2.0: span(2.0, 60.0, Kind.NEAR)}).passes[-1][1] >= DEAR
     last = {3.1: span(3.1, 3.3, Kind.LAST), 3.101: span(3.3, 120.0, Kind.REST)}
     passes = sampled(stops_s, last).passes
     assert [at_s for at_s, wanted in passes if wanted >= DEAR and at_s >= min(stops_s, 3.3)]
@@ -165,6 +177,68 @@ def test_dear_reads_keep_clear_of_what_the_device_does_itself(sampled):
     by_phase = [sampled(60.0, {}, busy_s=busy_s).waits_ms for busy_s in (0.0, 0.013, 0.04, 0.067, 0.09)]
     assert all(56 <= len(waits_ms) <= 62 for waits_ms in by_phase)
     assert sum(sum(waits_ms[20:]) for waits_ms in by_phase) < 5 * 38 * 0.3
+
+
+def test_at_an_edge_as_well_and_what_is_cheap_is_never_put_off(sampled):
+    """Half of the dear reads of a launch lie at edges."""
+    source = sampled(40.0, {20.0: span(20.0, 39.0)}, busy_s=0.013)
+    close = [wanted & DEAR == AT_EDGES for _, wanted in source.passes if wanted & DEAR]
+    waits_ms = [wait for wait, is_close in zip(source.waits_ms, close, strict=True) if is_close]
+    assert len(waits_ms) > 150
+    assert sum(waits_ms[30:]) < 0.3 * len(waits_ms)
+    off_grid = [abs(at_s * 10 - round(at_s * 10)) / 10 for at_s, wanted in source.passes if not wanted & DEAR]
+    assert max(off_grid) < 0.0202
+
+
+class Habit:
+    """A beat that puts everything off by 20 ms, and remembers what it was taught."""
+
+    def __init__(self) -> None:
+        self.taught: list[tuple[bool, int, int]] = []
+
+    def hold_ns(self, now_ns: int) -> int:
+        return 20 * MS
+
+    def learn(self, over_all: bool, latency_ns: int, end_ns: int) -> None:
+        self.taught.append((over_all, latency_ns, end_ns))
+
+
+def test_what_a_pass_teaches(monkeypatch):
+    """By its sort, how long it took and when it was done; nothing where reads do not wait, or were refused at once."""
+    now, slept, habit = SimpleNamespace(ns=S), list[float](), Habit()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        reader.wake()
+
+    monkeypatch.setattr(device_reader, "time", SimpleNamespace(monotonic_ns=lambda: now.ns, sleep=sleep))
+    source, spans = Asked(now), Spans()
+    source.busy_s = 0.05
+    line = replace(LINE, capabilities=LINE.capabilities | {"core_temp_c": "ok"}, slow=(*LINE.slow, "core_temp_c"))
+    reader = DeviceReader(source, line, SamplerConfig(path="", source="asked"), spans, Inbox(), habit)
+    reader._pass()
+    assert habit.taught == [(True, 4 * MS, now.ns)]
+    assert reader._woken(0.0)  # what was announced while the pass was put off is not lost
+    reader._pass()
+    spans.add(span(0, 100.0), now.ns)
+    reader._pass()
+    assert habit.taught[1:] == [(False, 4 * MS, now.ns)]
+    assert slept == [0.02, 0.02]
+    source.refuses = True
+    reader._pass()
+    assert len(habit.taught) == 2
+
+
+def test_what_is_slow_but_does_not_wait_is_not_put_off(monkeypatch):
+    """AMD's energy is cheap to read and its limit is slow: holding whole passes for that alone is lost coverage."""
+    line = replace(LINE, capabilities=dict.fromkeys(("energy_j", "power_limit_w"), "ok"), slow=("power_limit_w",))
+    habit = Habit()
+    monkeypatch.setattr(device_reader.time, "sleep", None)
+    reader = DeviceReader(
+        Asked(SimpleNamespace(ns=0)), line, SamplerConfig(path="", source="asked"), Spans(), Inbox(), habit
+    )
+    reader._pass()
+    assert habit.taught == []
 
 
 def test_an_edge_is_read_at_once_and_what_is_only_near_on_the_grid(sampled):
@@ -231,8 +305,20 @@ def test_a_rest_is_slower_and_over_at_a_word(sampled):
     assert begun[0][0] < 26.25
     assert max(late[0] - early[0] for early, late in pairwise(begun)) < 0.25
     full = [at_s for at_s, wanted in begun[:-1] if wanted >= DEAR]
-    assert len(full) == 1  # in the first moments of a warm-up ranks allocate, and reads wait for it: 9 to 14 ms
-    assert 29.0 <= full[0] < 29.45  # from then on an edge is bracketed
+    assert len(full) == 1  # as a warm-up begins ranks allocate, and reads wait for it: 9 to 14 ms
+    assert 27.03 <= full[0] < 27.35  # from then on an edge is bracketed
+
+
+def test_a_long_rest_is_not_blind(sampled):
+    """A compiler may take minutes; once in one all is read, and a warm-up after it begins as after any."""
+    announced = {
+        0.1: span(0.5, 120.0, Kind.REST),
+        65.0: span(65.0, 67.0, Kind.NEAR),
+        67.0: span(67.0, 120.0, Kind.REST),
+    }
+    announced |= {70.0: span(70.0, 130.0, Kind.NEAR)}
+    full = [at_s for at_s, wanted in sampled(75.0, announced).passes if wanted >= DEAR]
+    assert [round(at_s) for at_s in full if 2.0 < at_s < 74.9] == [60, 66, 71, 74]
 
 
 def test_an_edge_ends_a_rest_at_once(sampled):
@@ -278,6 +364,21 @@ def test_who_is_no_process_of_this_container_is_no_stranger(sampled):
     assert sampled(5.0, {}, pids=(2**22 + 1, os.getpid())).events == []
     (event,) = sampled(5.0, {}, pids=(os.getppid(),)).events
     assert (event.kind, event.text) == ("processes", f"pid {os.getppid()} computes on this device and is none of ours")
+
+
+def test_who_is_seen_once_is_looked_for_at_the_next_pass(sampled):
+    """And told then; one that comes and goes is never seen twice in a row."""
+    (event,) = sampled(6.0, {}, pids=lambda look: (os.getppid(),) if look >= 2 else ()).events
+    assert 2.9 < event.mono_ns / S < 3.5
+    assert sampled(9.0, {}, pids=lambda look: (os.getppid(),) if look % 2 else ()).events == []
+
+
+def test_a_pid_that_comes_again_may_be_somebody_else(sampled, monkeypatch):
+    """Once it was ours; a job that runs for days sees numbers come again."""
+    ours = iter((True,))
+    monkeypatch.setattr(device_reader, "descends", lambda pid, ancestor: next(ours, False))
+    (event,) = sampled(8.0, {}, pids=lambda look: () if look == 2 else (7,)).events
+    assert event.text == "pid 7 computes on this device and is none of ours"
 
 
 def test_who_computes_is_looked_up_every_other_second(sampled):
