@@ -37,8 +37,8 @@ def duration_s(
     planned: Planned, hardware: Hardware, tier: Tier, launches: int, *, traces: bool = False
 ) -> float | None:
     """Seconds of the first round of a feasible scenario, which has so many timed `launches`; on a CPU only where its
-    speed is judged. `traces`: a launch under the profiler follows, where the tier has those. None of a script, and of a
-    collective on a CPU.
+    speed is judged, as it always is on simulated GPUs. `traces`: a launch under the profiler follows, where the tier
+    has those. None of a script, and of a collective on a CPU.
     """
     scenario, on_gpu = planned.scenario, hardware.peak_bf16_flops is not None
     if isinstance(scenario.work, Collective) and on_gpu:
@@ -49,7 +49,7 @@ def duration_s(
     if hardware.peak_bf16_flops is None:
         diagnostic_s = CPU_DIAGNOSTIC_S + CPU_COMPILE_S * scenario.options.compile if tier.diagnostic else 0.0
         timed_s = CPU_TIMED_S + window.warmup_seconds + window.min_seconds
-        return diagnostic_s + (launches * timed_s if planned.speed else 0.0)
+        return diagnostic_s + (launches * timed_s if planned.speed or not tier.diagnostic else 0.0)
     one_s = step_s(scenario, hardware.peak_bf16_flops)
     warm_s = START_S + _warming_s(one_s, window)
     traced_s = warm_s if tier.traced and traces else 0.0

@@ -9,6 +9,7 @@ import msgspec
 
 from pytest_charllm.errors import BadInput
 from pytest_charllm.judge.tolerances import CPU, GPU, Tolerance
+from pytest_charllm.records import metric_named
 
 JUDGED = (*GPU, *CPU, "step_time", "step_cpu_time")
 """Every metric that some hardware has a tolerance for; the last two are of scripts."""
@@ -40,6 +41,10 @@ def rules_of(document: Mapping[str, Any], where: str) -> Rules:
         raise BadInput(f"{where}: {error}; it holds [tolerances.<metric>] and factor") from None
     if rules.factor is not None and not rules.factor > 0:
         raise BadInput(f"{where}: factor {rules.factor:g} must be above 0")
+    try:
+        rules = msgspec.structs.replace(rules, tolerances={metric_named(k): v for k, v in rules.tolerances.items()})
+    except BadInput as error:
+        raise BadInput(f"{where}: {error}") from None
     for metric, changes in rules.tolerances.items():
         if metric not in JUDGED:
             raise BadInput(f"{where}: metric {metric!r} has no tolerance; those that have: {', '.join(JUDGED)}")

@@ -74,14 +74,19 @@ def skip_without_baseline(
 ) -> dict[str, str]:
     """For ``--charllm-missing=skip``: mark items whose scenario has nothing on record, before anything is launched.
 
-    Returns nodeid -> key. On a CPU the strict checks need no baseline, so nothing is skipped there.
+    Returns nodeid -> key. On a CPU the strict checks need no baseline, so nothing is skipped there but scripts, which
+    have none.
     """
-    if options.missing != "skip" or machine.is_cpu:
+    from pytest_charllm.scenario import Script
+
+    if options.missing != "skip":
         return {}
     skipped = {}
     for item in _to_run(items):
         found = collected(item)
-        if found is not None and not _on_record(config, options, machine, found.planned.scenario.key):
+        if found is None or (machine.is_cpu and not isinstance(found.planned.scenario.work, Script)):
+            continue
+        if not _on_record(config, options, machine, found.planned.scenario.key):
             item.add_marker(pytest.mark.skip(reason=f"NO_BASELINE: {NOT_LAUNCHED}"))
             skipped[item.nodeid] = found.planned.scenario.key
     return skipped

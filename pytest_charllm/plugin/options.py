@@ -74,7 +74,8 @@ def add_options(parser: pytest.Parser) -> None:
     )  # fmt: skip
     group.addoption(
         "--charllm-assume", metavar="HW:NxG",
-        help="Collect and plan as if on N nodes of G such GPUs, e.g. h200:4x8. Runs nothing.",
+        help="Collect and plan as if on N nodes of G such GPUs, e.g. h200:4x8; h200 alone: its usual node. Runs "
+        "nothing.",
     )  # fmt: skip
     group.addoption(
         "--charllm-simulate", action="store_true",
@@ -93,7 +94,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--charllm-missing", metavar="WHAT", default="fail",
         help="On GPUs, a scenario without baseline: fail (default), record (launch, keep as proposal, skip) or skip "
-        "(do not even launch). On a CPU its strict checks decide.",
+        "(do not even launch). On a CPU its strict checks decide, but for a script, which has none.",
     )  # fmt: skip
     group.addoption(
         "--charllm-inject", action="append", default=[], metavar="NAME[=VALUE][,rank=N]",
@@ -182,11 +183,15 @@ def command_line(config: pytest.Config) -> str:
     return shlex.join(["pytest", *(os.fspath(argument) for argument in config.invocation_params.args)])
 
 
-def rerun_line(config: pytest.Config, nodeid: str) -> str:
-    """The command that runs just this test again, with our own options as they were typed."""
+def rerun_line(config: pytest.Config, options: Options, nodeid: str) -> str:
+    """The command that runs just this test again, with our own options as they were typed: but a replay is a run of its
+    own, so the latest one is another by now."""
     import shlex
 
-    return shlex.join(["pytest", nodeid, *_typed(config, ("--gpu", "--microbatch", "--charllm-"))])
+    latest = "--charllm-replay=latest"
+    named = f"--charllm-replay={options.replay.parent.name}" if options.replay is not None else latest
+    typed = _typed(config, ("--gpu", "--microbatch", "--charllm-"))
+    return shlex.join(["pytest", nodeid, *(named if each == latest else each for each in typed)])
 
 
 def accept_line(config: pytest.Config) -> str:

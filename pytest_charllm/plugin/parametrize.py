@@ -255,12 +255,25 @@ def _of_table(
 ) -> Iterator[Scenario]:
     from pytest_charllm.scenario import Options, Scenario, Sharding, Training
 
+    _refuse_misspelled(rows)
     for layout, layers, batch in _table_of(rows, machine):
         shared = rows.shares_optimizer and layout.dp > 1 and layout.sharding is Sharding.NONE
         for microbatch, seq in itertools.product(microbatches or _tuple(rows.microbatch), _tuple(rows.seq)):
             work = Training(model=rows.model, microbatch=microbatch, layers=layers, global_batch=batch, seq=seq)
             row = Scenario(work=work, layout=layout, options=Options(distributed_optimizer=shared))
             yield from _with_options(row, options)
+
+
+def _refuse_misspelled(rows: Rows) -> None:
+    """Raise `BadInput` for a model or a layout that is none, in rows for other machines too: who writes them on a
+    laptop would hear of it from the night."""
+    from pytest_charllm.scenario.layout import parse_layout
+    from pytest_charllm.scenario.models import shape
+
+    shape(rows.model)
+    for text in rows.layouts.values():
+        for layout in text.split():
+            parse_layout(layout)
 
 
 def _table_of(rows: Rows, machine: Machine) -> list[tuple[Layout, int | None, int | None]]:

@@ -203,7 +203,7 @@ class Suite:
         return story(
             case,
             machine=self.machine,
-            rerun=rerun_line(self._config, item.nodeid),
+            rerun=rerun_line(self._config, self.options, item.nodeid),
             folder=evidence.directories.get(first.id) if first is not None else None,
             repro=evidence.repro,
         )

@@ -26,6 +26,7 @@ import msgspec
 from pytest_charllm.errors import BadInput
 from pytest_charllm.hardware.catalogue import resolve
 from pytest_charllm.records import Judgement, MetricVerdict, Verdict, metric_named
+from pytest_charllm.records.metrics import METRICS
 
 
 class Waiver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -87,6 +88,10 @@ def _read(path: Path) -> tuple[Waiver, ...]:
             raise BadInput(f"{path}: entry {number}: {error}") from None
         if not 0 < waiver.delta < math.inf or not waiver.ticket.strip():
             told = "delta must be above 0 and finite, and ticket must say where it is followed up"
+            raise BadInput(f"{path}: entry {number}: {told}")
+        if METRICS[waivers[-1].metric].relative and waiver.delta > 1:
+            delta = waiver.delta  # a person's 15 % would hide whatever comes
+            told = f"delta = {delta:g} is {100 * delta:g} %; write {delta / 100:g} for {delta:g} %"
             raise BadInput(f"{path}: entry {number}: {told}")
     return tuple(waivers)
 

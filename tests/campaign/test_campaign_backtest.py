@@ -52,7 +52,8 @@ def test_sharper_rules_on_a_run_that_passed(lab: Any, make: SimpleNamespace) -> 
     [
         ({"tolerance": {}}, "unknown field `tolerance`"),
         ({"factor": 0}, "factor 0 must be above 0"),
-        ({"tolerances": {"speed": {"floor": 0.01}}}, "metric 'speed' has no tolerance"),
+        ({"tolerances": {"speed": {"floor": 0.01}}}, "metric 'speed' is not known; "),
+        ({"tolerances": {"busyness": {"floor": 0.01}}}, "metric 'busyness' has no tolerance"),
         ({"tolerances": {"throughput": {"flor": 0.01}}}, "throughput: flor cannot be changed"),
         ({"tolerances": {"throughput": {"floor": -0.01}}}, "floor = -0.01 must be 0 or more"),
         ({"tolerances": {"throughput": {"floor": float("nan")}}}, "floor = nan must be 0 or more"),

@@ -56,7 +56,9 @@ def test_simulated_gpus_have_the_windows_of_gpus() -> None:
     """What trains is a CPU, for 15 s each time: "about 1 min" were five."""
     planned = Planned(parse_key("tiny-gpt.dp2.mb2.fp32.eager"))
     assert duration_s(planned, CATALOGUE["cpu"], NIGHTLY, 3) == pytest.approx(90.0)
+    assert duration_s(Planned(planned.scenario, speed=False), CATALOGUE["cpu"], NIGHTLY, 3) == pytest.approx(90.0)
     assert duration_s(planned, CATALOGUE["cpu"], TIERS["smoke", True], 3) == pytest.approx(37.0)
+    assert duration_s(Planned(planned.scenario, speed=False), CATALOGUE["cpu"], TIERS["smoke", True], 3) == 7.0
 
 
 def test_waiting_in_a_pipeline_takes_time() -> None:

@@ -199,6 +199,8 @@ def test_the_same_scenario_twice_is_one_item(inner):
         ('"llama4-1b.mb1"', "*test_it: *llama4-1b*"),
         ('"llama3-1b.tp0.mb1"', "*test_it: *tp0*"),
         ('Rows("llama3-1b", {"*:1x1": "xp2"})', "*test_it: *xp2*"),
+        ('Rows("llama3-1b", {"h100:1x8": "dpp8", "*:1x1": "dp1"})', "*test_it: *dpp8*"),
+        ('Rows("lama3-1b", {"h100:1x8": "dp8"})', "*test_it: model 'lama3-1b' is not known; did you mean llama3-1b*"),
         ('Rows("llama3-1b", {"*:1x1": "dp1"}, microbatch=0)', "*test_it: microbatch is 0*"),
         ('"llama3-1b.mb1", recompute="ful"', "*test_it: *: recompute='ful': it takes none, selective, full*"),
         ('"llama3-1b.mb1", compile="no"', "*test_it: *: compile='no': Expected `bool`, got `str`*"),

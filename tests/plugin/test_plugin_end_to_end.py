@@ -168,6 +168,8 @@ def test_replay_of_an_earlier_run(site):
     for name in ("latest", earlier.id):
         result = inner.run("--charllm-launches=1", f"--charllm-replay={name}")
         result.stdout.fnmatch_lines([f"charllm: *; replayed from .charllm/runs/{earlier.id}/launches", "NO_BASELINE *"])
+        # Nor does the line to paste tell of that one, which is the latest by then.
+        result.stdout.fnmatch_lines([f"  pytest *test_it* --charllm-replay={earlier.id}"])
     # A folder of that name in the working directory is what was meant.
     inner.pytester.mkdir(earlier.id)
     result = inner.run(f"--charllm-replay={earlier.id}")

@@ -73,8 +73,9 @@ def test_an_impatient_ctrl_c_still_interrupts_the_run(inner):
 def test_what_was_cut_off_is_named(inner):
     """A job cancelled in its third hour said nothing of the scenario that it was at."""
     inner.suite(CHECK.replace('"llama3-1b.mb1"', '"llama3-1b.mb1", "llama3-1b.mb2"'))
-    inner.scripted("llama3-1b.mb2", raises=KeyboardInterrupt())
+    inner.scripted("llama3-1b.mb2", raises=pytest.exit.Exception("cancelled"))
     result = inner.run()
+    assert result.ret == pytest.ExitCode.INTERRUPTED
     told = "ended before it was judged: llama3-1b.mb2; pytest-charllm runs show run-1 has its launches"
     assert [line for line in result.outlines if line.startswith("ended before")] == [told]
 

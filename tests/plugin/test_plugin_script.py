@@ -37,6 +37,15 @@ def test_script_in_a_suite_and_in_a_test(inner):
     assert len(set(inner.campaign.asked)) == 1
 
 
+def test_a_script_on_a_cpu_is_not_launched_when_skipping(inner):
+    """It has no strict checks that could decide without a baseline, and was launched to say so."""
+    (inner.pytester.path / "conftest.py").write_text(CPU)
+    inner.suite(HEAD + "@scenarios(Script('train.py'))\ndef test_it(measured): measured.check()\n")
+    result = inner.run("--charllm-missing=skip")
+    result.assert_outcomes(skipped=1)
+    assert not inner.campaigns
+
+
 def test_layout_is_the_ranks_it_gets(inner):
     """A script that asks for more ranks than there are must not be started: said in one line, or by the rule's name."""
     inner.suite(

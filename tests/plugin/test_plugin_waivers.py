@@ -62,6 +62,14 @@ def test_regression_without_moved_metric_is_never_waived():
     assert not covered(waiver())
 
 
+def test_degrees_are_no_shares(tmp_path):
+    """15 degC hotter is a delta of 15."""
+    (tmp_path / "known.toml").write_text(
+        '[[known]]\nscenario="a"\nmetric="core_temp_end"\ndelta=15\nuntil=2026-01-01\nticket="b"\n'
+    )
+    assert [waiver.delta for waiver in read_waivers([tmp_path / "known.toml"])] == [15.0]
+
+
 @pytest.mark.parametrize("metric", ["cost_cpu", "Gate A"])
 def test_metrics_are_named_as_tables_print_them(tmp_path, metric):
     """Whoever copied a red line's "Gate A" was told 60 ids, none of which stood in that line."""
@@ -83,6 +91,10 @@ def test_metrics_are_named_as_tables_print_them(tmp_path, metric):
         (
             '[[known]]\nscenario="a"\nmetric="mfu"\ndelta=1\nuntil=2026-01-01\nticket="b"\nhardware="h900"\n',
             "entry 1: hardware 'h900' is not known",
+        ),
+        (
+            '[[known]]\nscenario="a"\nmetric="tokens/s/GPU"\ndelta=15\nuntil=2026-01-01\nticket="b"\n',
+            "entry 1: delta = 15 is 1500 %; write 0.15 for 15 %",
         ),
         ('[[known]]\nscenario="a"\nmetric="mfu"\ndelta=0\nuntil=2026-01-01\nticket="b"\n', "entry 1: delta"),
         ('[[known]]\nscenario="a"\nmetric="mfu"\ndelta=inf\nuntil=2026-01-01\nticket="b"\n', "above 0 and finite"),
