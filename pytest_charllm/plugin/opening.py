@@ -44,7 +44,8 @@ def open_campaign(
 
 
 def durations(config: pytest.Config, options: Options, machine: Machine) -> Callable[[Planned], float | None]:
-    """How many seconds the first round of a feasible scenario will take, by `campaign.duration`; None: not known."""
+    """How many seconds a feasible scenario will take, by `campaign.duration`; None: not known. That is its first round,
+    and where faults are injected the confirmation, which they are to need."""
     from pytest_charllm.campaign.duration import duration_s
     from pytest_charllm.hardware.catalogue import CATALOGUE
     from pytest_charllm.records import tier
@@ -55,6 +56,7 @@ def durations(config: pytest.Config, options: Options, machine: Machine) -> Call
     def of(planned: Planned) -> float | None:
         recorded = _on_record(config, options, machine, planned.scenario.key)
         launches = options.launches or (here.launches if recorded else here.bootstrap_launches)
+        launches += here.confirm_launches if options.faults and recorded else 0
         return duration_s(planned, hardware, here, launches, traces=bool(options.faults) or not recorded)
 
     return of

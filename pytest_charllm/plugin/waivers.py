@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import os
 import tomllib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -51,7 +52,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 def read_waivers(paths: Sequence[Path]) -> tuple[Waiver, ...]:
     """All entries of the files that exist. Raises `BadInput` with file and field."""
-    return tuple(waiver for path in paths if path.is_file() for waiver in _read(path))
+    return tuple(waiver for path in paths if os.path.exists(path) for waiver in _read(path))
 
 
 def waive(

@@ -8,8 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_charllm.campaign import campaign
+from pytest_charllm.campaign.settings import Planned
 from pytest_charllm.errors import BadInput
+from pytest_charllm.hardware.machine import Machine
 from pytest_charllm.plugin import opening
+from pytest_charllm.scenario.key import parse_key
 
 OPEN = opening.open_campaign
 CHECK = """
@@ -183,3 +186,17 @@ def test_dead_driver_is_exit_4(inner, monkeypatch):
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: 8 NVIDIA GPU(s) on the PCI bus, but the driver does not answer"])
     inner.run("--gpu=cpu", "--co").stdout.fnmatch_lines(["*cpu-llama3-1b.mb1*"])
+
+
+def test_the_confirmation_of_an_injected_fault_is_in_the_estimate(monkeypatch):
+    """A drill took twice the minutes that its head told: what is put in is found, and confirmed."""
+    machine, planned = Machine(variant="h200-sxm", gpus_per_node=1), Planned(parse_key("llama3-1b.mb1"))
+    monkeypatch.setattr(opening, "_on_record", lambda *arguments: True)
+
+    def told_s(*faults: str) -> float:
+        options = SimpleNamespace(tier=None, launches=None, faults=faults)
+        seconds = opening.durations(None, options, machine)(planned)
+        assert seconds is not None
+        return seconds
+
+    assert told_s("slowdown=0.1") > 1.9 * told_s()

@@ -118,6 +118,13 @@ def test_file_that_cannot_be_read_is_told(tmp_path):
         read_waivers([tmp_path / "known.toml"])
 
 
+def test_a_folder_of_that_name_is_told(tmp_path):
+    """A checkout gone wrong had no waivers, and said nothing."""
+    (tmp_path / "known.toml").mkdir()
+    with pytest.raises(BadInput, match=r"known\.toml: .*Is a directory"):
+        read_waivers([tmp_path / "known.toml"])
+
+
 def test_no_file_is_no_waiver(tmp_path):
     """Most projects have none."""
     assert read_waivers([tmp_path / "known.toml"]) == ()
