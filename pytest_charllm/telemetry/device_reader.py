@@ -171,7 +171,7 @@ class DeviceReader(threading.Thread):
             self._near_at_ns = now_ns
         if self._slow_at_ns is None or (self._owed and kind is not Kind.DENSE):
             return True
-        if is_last and (self._owed or kind is not Kind.REST):
+        if is_last and kind is not Kind.REST:
             return True
         if self._near_at_ns is not None and (now_ns - self._near_at_ns) / 1e9 < _SETTLED_S:
             return False
