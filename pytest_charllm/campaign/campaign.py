@@ -14,7 +14,7 @@ from pytest_charllm.campaign.backtest import backtest
 from pytest_charllm.campaign.cooling import cool_down
 from pytest_charllm.campaign.lock import lock_devices
 from pytest_charllm.campaign.runner import Launcher, Runner
-from pytest_charllm.campaign.settings import Evidence, Planned, Settings
+from pytest_charllm.campaign.settings import Evidence, Planned, Settings, by_key
 from pytest_charllm.errors import BadRecord
 from pytest_charllm.judge.comparability import comparable_of
 from pytest_charllm.judge.diagnosis.node import Suspect, suspects
@@ -44,7 +44,7 @@ class Campaign:
         self.run = run
         self._runner = Runner(settings, launcher, run)
         self._store = BaselineStore.of(settings.root, settings.shipped)
-        self._planned = {item.scenario.key: item for item in _merge(planned)}
+        self._planned = by_key(planned)
         self._evidence: dict[str, Evidence] = {}
         self._judgements: dict[str, Judgement] = {}
         self._held = ExitStack()
@@ -272,13 +272,3 @@ def _witness(evidence: Evidence) -> Launch:
     if aside is not None and any(not check.ok for check in aside.checks):
         return next(launch for launch in evidence.launches if launch.id == aside.launch_id)
     return next(launch for launch in reversed(evidence.launches) if launch.pass_ is Pass.TIMED)
-
-
-def _merge(planned: Sequence[Planned]) -> list[Planned]:
-    """One entry a key, in order of first mention; judged for speed when any test asks for it."""
-    merged: dict[str, Planned] = {}
-    for item in planned:
-        refuse_namesake(item.scenario, merged.get(item.scenario.key, item).scenario)
-        if item.speed or item.scenario.key not in merged:
-            merged[item.scenario.key] = item
-    return list(merged.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from pytest_charllm.hardware import Machine
 from pytest_charllm.judge.rules import NO_CHANGE, Rules
 from pytest_charllm.records import Baseline, Fault, Launch, Measurement, Pass, Tier, numbers_of
 from pytest_charllm.scenario import Scenario
+from pytest_charllm.scenario.script import refuse_namesake
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,19 @@ class Planned:
 
     scenario: Scenario
     speed: bool = True
+
+
+def by_key(planned: Iterable[Planned]) -> dict[str, Planned]:
+    """One entry a key, in order of first mention; judged for speed when any test asks for it.
+
+    Raises `BadInput` for two scripts of one key.
+    """
+    merged: dict[str, Planned] = {}
+    for item in planned:
+        refuse_namesake(item.scenario, merged.get(item.scenario.key, item).scenario)
+        if item.speed or item.scenario.key not in merged:
+            merged[item.scenario.key] = item
+    return merged
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,12 @@ def rules_of(document: Mapping[str, Any], where: str) -> Rules:
     if rules.factor is not None and not rules.factor > 0:
         raise BadInput(f"{where}: factor {rules.factor:g} must be above 0")
     try:
-        rules = msgspec.structs.replace(rules, tolerances={metric_named(k): v for k, v in rules.tolerances.items()})
+        by_id = {metric_named(metric): changes for metric, changes in rules.tolerances.items()}
     except BadInput as error:
         raise BadInput(f"{where}: {error}") from None
+    if len(by_id) < len(rules.tolerances):
+        raise BadInput(f"{where}: a metric has two tables, by two of its names; write one")
+    rules = msgspec.structs.replace(rules, tolerances=by_id)
     for metric, changes in rules.tolerances.items():
         if metric not in JUDGED:
             raise BadInput(f"{where}: metric {metric!r} has no tolerance; those that have: {', '.join(JUDGED)}")

@@ -65,9 +65,10 @@ def durations(config: pytest.Config, options: Options, machine: Machine) -> Call
 def about_s(config: pytest.Config, options: Options, machine: Machine, items: Sequence[pytest.Item]) -> float:
     """Seconds of the first rounds of all that will run, each scenario once."""
     from pytest_charllm.campaign.duration import total_s
+    from pytest_charllm.campaign.settings import by_key
 
     duration = durations(config, options, machine)
-    planned = {found.planned.scenario.key: found.planned for item in _to_run(items) if (found := collected(item))}
+    planned = by_key(found.planned for item in _to_run(items) if (found := collected(item)))
     return total_s(map(duration, planned.values()))
 
 

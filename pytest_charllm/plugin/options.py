@@ -135,9 +135,9 @@ def read_options(config: pytest.Config) -> Options:
     """Raises `pytest.UsageError` with one line naming the option."""
     get = config.getoption
     here, project = config.invocation_params.dir, _project(config)
-    root = _folder("--charllm-dir", get("charllm_dir"), here) or project / ".charllm"
-    baselines = _folder("--charllm-baselines", get("charllm_baselines"), here)
-    replay = _folder("--charllm-replay", get("charllm_replay"), here)
+    root = _path("--charllm-dir", get("charllm_dir"), here, "folder") or project / ".charllm"
+    baselines = _path("--charllm-baselines", get("charllm_baselines"), here, "folder")
+    replay = _path("--charllm-replay", get("charllm_replay"), here, "folder")
     if replay is not None and get("charllm_inject"):
         raise pytest.UsageError("--charllm-inject: nothing can be injected into recorded launches (--charllm-replay)")
     rules = _file("--charllm-rules", get("charllm_rules"), here)
@@ -188,8 +188,9 @@ def rerun_line(config: pytest.Config, options: Options, nodeid: str) -> str:
     own, so the latest one is another by now."""
     import shlex
 
-    latest = "--charllm-replay=latest"
-    named = f"--charllm-replay={options.replay.parent.name}" if options.replay is not None else latest
+    latest = named = "--charllm-replay=latest"
+    if options.replay is not None and options.replay.parent.parent == (options.root / "runs").absolute():
+        named = f"--charllm-replay={options.replay.parent.name}"
     typed = _typed(config, ("--gpu", "--microbatch", "--charllm-"))
     return shlex.join(["pytest", nodeid, *(named if each == latest else each for each in typed)])
 
@@ -268,9 +269,9 @@ def _faults(texts: list[str]) -> tuple[Fault, ...]:
         raise pytest.UsageError(f"--charllm-inject: {error}") from None
 
 
-def _folder(option: str, text: str | None, here: Path) -> Path | None:
+def _path(option: str, text: str | None, here: Path, what: str) -> Path | None:
     if text is not None and not text.strip():
-        raise pytest.UsageError(f"{option}: no folder given; name one, or leave the option out")
+        raise pytest.UsageError(f"{option}: no {what} given; name one, or leave the option out")
     return here / text if text is not None else None
 
 
@@ -284,22 +285,18 @@ def _is_there(option: str, folder: Path) -> bool:
 
 
 def _file(option: str, text: str | None, here: Path) -> Path | None:
-    if text is None:
-        return None
-    if not text.strip():
-        raise pytest.UsageError(f"{option}: no file given; name one, or leave the option out")
-    path = here / text
-    if not stat.S_ISREG(_mode(option, path)):
+    path = _path(option, text, here, "file")
+    if path is not None and not stat.S_ISREG(_mode(option, path)):
         raise pytest.UsageError(f"{option}: {path} is no file")
     return path
 
 
 def _mode(option: str, path: Path) -> int:
     """0 where there is nothing. A path may also lie where nobody may look, or be too long for one."""
+    from pytest_charllm.store.reading import mode_of
+
     try:
-        return path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return 0
+        return mode_of(path)
     except OSError as error:
         raise pytest.UsageError(f"{option}: {path} cannot be read: {error.strerror}; check the path") from None
 

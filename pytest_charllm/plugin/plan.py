@@ -48,15 +48,13 @@ def plan(
     rule forbids it; then what each file takes, where there are several. `items` are with their file's name, `duration`
     is in seconds. Raises `BadInput` where two scripts have one key, as the run would."""
     from pytest_charllm.campaign.duration import total_s
+    from pytest_charllm.campaign.settings import by_key
     from pytest_charllm.report.numbers import minutes
     from pytest_charllm.report.text import grid
-    from pytest_charllm.scenario.script import refuse_namesake
 
-    unique: dict[str, CollectedScenario] = {}
-    for _, item in items:
-        scenario = item.planned.scenario
-        refuse_namesake(scenario, unique.setdefault(scenario.key, item).planned.scenario)
-    durations_s = {key: duration(item.planned) for key, item in unique.items() if item.broken is None}
+    planned = by_key(item.planned for _, item in items)
+    unique = {item.planned.scenario.key: item for _, item in items}
+    durations_s = {key: duration(planned[key]) for key, item in unique.items() if item.broken is None}
     rows = [
         (
             key,

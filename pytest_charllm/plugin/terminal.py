@@ -72,7 +72,8 @@ def _cut_off(run: RunDirectory, cases: list[Case]) -> list[str]:
 
     if run.status is not RunStatus.INTERRUPTED:
         return []
-    keys = sorted({*run.scenario_keys()} - {case.key for case in cases})
+    told = {case.key for case in cases}
+    keys = [key for key in run.scenario_keys() if key not in told]
     return [f"ended before it was judged: {key}; pytest-charllm runs show {run.id} has its launches" for key in keys]
 
 

@@ -82,19 +82,22 @@ def _read(path: Path) -> tuple[Waiver, ...]:
     waivers = []
     for number, waiver in enumerate(entries, 1):
         try:
-            waivers.append(msgspec.structs.replace(waiver, metric=metric_named(waiver.metric)))
-            if waiver.hardware is not None:
-                resolve(waiver.hardware)
+            waivers.append(_checked(waiver))
         except BadInput as error:
             raise BadInput(f"{path}: entry {number}: {error}") from None
-        if not 0 < waiver.delta < math.inf or not waiver.ticket.strip():
-            told = "delta must be above 0 and finite, and ticket must say where it is followed up"
-            raise BadInput(f"{path}: entry {number}: {told}")
-        if METRICS[waivers[-1].metric].relative and waiver.delta > 1:
-            delta = waiver.delta  # a person's 15 % would hide whatever comes
-            told = f"delta = {delta:g} is {100 * delta:g} %; write {delta / 100:g} for {delta:g} %"
-            raise BadInput(f"{path}: entry {number}: {told}")
     return tuple(waivers)
+
+
+def _checked(waiver: Waiver) -> Waiver:
+    """With the id of its metric. Raises `BadInput` for one that waives nothing, or whatever comes."""
+    metric, delta = metric_named(waiver.metric), waiver.delta
+    if waiver.hardware is not None:
+        resolve(waiver.hardware)
+    if not 0 < delta < math.inf or not waiver.ticket.strip():
+        raise BadInput("delta must be above 0 and finite, and ticket must say where it is followed up")
+    if METRICS[metric].relative and delta > 1:
+        raise BadInput(f"delta = {delta:g} is {100 * delta:g} %; write {delta / 100:g} for {delta:g} %")
+    return msgspec.structs.replace(waiver, metric=metric)
 
 
 def _names(waiver: Waiver, key: str, metric: str, variant: str) -> bool:

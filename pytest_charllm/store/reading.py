@@ -21,17 +21,23 @@ def find(folder: Path, pattern: str) -> list[Path]:
         raise BadInput(f"{shown(folder)}: cannot be read: {error.strerror}; check its permissions") from None
 
 
+def mode_of(path: Path) -> int:
+    """Its type and permissions; 0 where there is nothing. Raises `OSError` where it cannot be looked at."""
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+
+
 def is_folder(path: Path) -> bool:
     """False where there is nothing. Raises `BadInput` naming what is no folder, or cannot be looked at."""
     try:
-        mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+        mode = mode_of(path)
     except OSError as error:
         raise BadInput(f"{shown(path)}: cannot be read: {error.strerror}; check its permissions") from None
-    if not stat.S_ISDIR(mode):
+    if mode and not stat.S_ISDIR(mode):
         raise BadInput(f"{shown(path)} is not a directory")
-    return True
+    return bool(mode)
 
 
 def read_bytes(path: Path) -> bytes | None:

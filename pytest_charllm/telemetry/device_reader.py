@@ -63,7 +63,8 @@ class DeviceReader(threading.Thread):
             Kind.NEAR: config.near_slow_period_s,
         }
         self._slow_at_ns: int | None = None
-        self._near_at_ns: int | None = None
+        self._kind: Kind | None = None
+        self._kind_since_ns = 0
         self._owed = False
         self._pace = Pace(
             period_s=config.period_s,
@@ -142,6 +143,8 @@ class DeviceReader(threading.Thread):
     def _pass(self, is_last: bool = False) -> None:
         now_ns = time.monotonic_ns()
         kind = self._spans.at(now_ns)
+        if kind is not self._kind:
+            self._kind, self._kind_since_ns = kind, now_ns
         is_slow = self._slow_is_due(now_ns, kind, is_last)
         is_judged = self._owed or kind not in self._at_least_s
         wanted = self._all if is_slow else self._dense if kind is Kind.DENSE else self._fast
@@ -165,23 +168,21 @@ class DeviceReader(threading.Thread):
             self._event("slowed", f"{busy}, which is now {self._pace.period_s:g} s")
 
     def _slow_is_due(self, now_ns: int, kind: Kind | None, is_last: bool) -> bool:
-        if kind is not Kind.NEAR:
-            self._near_at_ns = None
-        elif self._near_at_ns is None:
-            self._near_at_ns = now_ns
         if self._slow_at_ns is None or (self._owed and kind is not Kind.DENSE):
             return True
         if is_last and kind is not Kind.REST:
             return True
-        if self._near_at_ns is not None and (now_ns - self._near_at_ns) / 1e9 < _SETTLED_S:
+        if kind is Kind.NEAR and (now_ns - self._kind_since_ns) / 1e9 < _SETTLED_S:
             return False
         return (now_ns - self._slow_at_ns) / 1e9 >= self._slow_after_s.get(kind, self._config.slow_period_s)
 
     def _look_for_strangers(self, now_ns: int) -> None:
         """Somebody else's process in two looks in a row: one that is seen once may be about to end, or to be ours."""
+        if self._ours is None:
+            return
         after_ns = _LOOK_AFTER * self._config.slow_period_s * 1e9
         is_due = self._looked_at_ns is None or now_ns - self._looked_at_ns >= after_ns
-        if self._ours is None or not (is_due or self._seen_once):
+        if not (is_due or self._seen_once):
             return
         self._looked_at_ns = now_ns
         pids = set(self._watched(self._source.processes, self.uuid))

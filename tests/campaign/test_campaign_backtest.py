@@ -53,6 +53,7 @@ def test_sharper_rules_on_a_run_that_passed(lab: Any, make: SimpleNamespace) -> 
         ({"tolerance": {}}, "unknown field `tolerance`"),
         ({"factor": 0}, "factor 0 must be above 0"),
         ({"tolerances": {"speed": {"floor": 0.01}}}, "metric 'speed' is not known; "),
+        ({"tolerances": {"Gate A": {"floor": 0.01}, "cost_cpu": {"floor": 0.02}}}, "a metric has two tables"),
         ({"tolerances": {"busyness": {"floor": 0.01}}}, "metric 'busyness' has no tolerance"),
         ({"tolerances": {"throughput": {"flor": 0.01}}}, "throughput: flor cannot be changed"),
         ({"tolerances": {"throughput": {"floor": -0.01}}}, "floor = -0.01 must be 0 or more"),

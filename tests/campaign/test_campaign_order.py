@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_charllm.campaign.campaign import _merge
-from pytest_charllm.campaign.settings import CampaignProgress, Planned
+from pytest_charllm.campaign.settings import CampaignProgress, Planned, by_key
 from pytest_charllm.records import Fault, Pass, Verdict
 from pytest_charllm.scenario.key import parse_key
 
@@ -114,7 +113,7 @@ def test_what_nobody_planned_is_launched_on_demand(lab):
 @given(st.lists(st.builds(Planned, st.sampled_from([*map(parse_key, (A, B, C))]), st.booleans())))
 def test_merging_plans(planned):
     """One entry a key in order of first mention; a test for speed is not lost to one without, in either order."""
-    merged = _merge(planned)
+    merged = list(by_key(planned).values())
     assert [item.scenario for item in merged] == list(dict.fromkeys(item.scenario for item in planned))
     for item in merged:
         assert item.speed is any(other.speed for other in planned if other.scenario == item.scenario)

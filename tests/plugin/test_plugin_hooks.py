@@ -12,6 +12,9 @@ from pytest_charllm.campaign.settings import Planned
 from pytest_charllm.errors import BadInput
 from pytest_charllm.hardware.machine import Machine
 from pytest_charllm.plugin import opening
+from pytest_charllm.plugin.options import rerun_line
+from pytest_charllm.plugin.parametrize import CollectedScenario
+from pytest_charllm.plugin.plan import plan
 from pytest_charllm.scenario.key import parse_key
 
 OPEN = opening.open_campaign
@@ -200,3 +203,24 @@ def test_the_confirmation_of_an_injected_fault_is_in_the_estimate(monkeypatch):
         return seconds
 
     assert told_s("slowdown=0.1") > 1.9 * told_s()
+
+
+@pytest.mark.parametrize("speeds", [(False, True), (True, False)])
+def test_a_plan_merges_as_the_run_does(speeds):
+    """Two files may ask for one scenario, and only one of them for its speed: the launches of that are in the minutes."""
+    scenario = parse_key("tiny-gpt.dp2.mb2.fp32.eager")
+    items = [("test_a.py", CollectedScenario(Planned(scenario, speed=speed), None)) for speed in speeds]
+    text = plan(Machine(variant="cpu", gpus_per_node=2), items, lambda planned: 600.0 if planned.speed else 60.0)
+    assert "about 10 min" in text
+
+
+@pytest.mark.parametrize(
+    ("launches", "named"),
+    [("/x/.charllm/runs/one/launches", "one"), ("/x/latest", "latest"), ("/x/r/latest", "latest")],
+)
+def test_the_latest_run_is_named_where_it_is_one(launches, named):
+    """A folder may be called so, too: then that is what was replayed."""
+    arguments = SimpleNamespace(args=("--charllm-replay", "latest"))
+    config = SimpleNamespace(invocation_params=arguments, getoption=lambda name, default: default)
+    options = SimpleNamespace(replay=Path(launches), root=Path("/x/.charllm"))
+    assert rerun_line(config, options, "test_a.py::test_b") == f"pytest test_a.py::test_b --charllm-replay={named}"
