@@ -207,7 +207,7 @@ def test_the_confirmation_of_an_injected_fault_is_in_the_estimate(monkeypatch):
 
 @pytest.mark.parametrize("speeds", [(False, True), (True, False)])
 def test_a_plan_merges_as_the_run_does(speeds):
-    """Two files may ask for one scenario, and only one of them for its speed: the launches of that are in the minutes."""
+    """Two files may ask for one scenario, and only one of them for its speed: its launches are in the minutes."""
     scenario = parse_key("tiny-gpt.dp2.mb2.fp32.eager")
     items = [("test_a.py", CollectedScenario(Planned(scenario, speed=speed), None)) for speed in speeds]
     text = plan(Machine(variant="cpu", gpus_per_node=2), items, lambda planned: 600.0 if planned.speed else 60.0)
