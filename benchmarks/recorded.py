@@ -36,10 +36,17 @@ def print_lines(
     """The command line of such a script: one JSON line a launch of the file that it names; 1 where it is none."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
+    file = parser.parse_args().file
     try:
-        launches = read(parser.parse_args().file)
+        launches = read(file)
+    except UnicodeDecodeError:
+        print(f"{file}: no text, so no launches", file=sys.stderr)
+        return 1
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
+        return 1
+    if not launches:
+        print(f"{file}: no launch in it", file=sys.stderr)
         return 1
     for line in lines_of(launches):
         print(json.dumps(line))

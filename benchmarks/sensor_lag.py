@@ -6,8 +6,8 @@
 bf16 products of random matrices go on and off, long halves first, none a multiple of the other or of 0.1 s, so that the
 edges fall on all phases of a refresh. Our sampler runs meanwhile as a process of its own, faster than in a launch and
 with its slow counters at every pass; what it could not keep up with is in the trace. FOLDER gets `sensor_lag.json`, the
-figures with the edges of the load, and the trace, packed; `--again` computes the figures from these two. `lag.py` says
-how. Prints a table.
+figures with the edges of the load, and the trace, packed; `--again` computes the figures from these two, and writes
+nothing. `lag.py` says how. Prints a table.
 """
 
 from __future__ import annotations
@@ -136,6 +136,9 @@ def main() -> int:
     parser.add_argument("--source", help="telemetry source; default: the machine's own")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    missing = [name for name in (FIGURES, TRACE) if options.again and not (options.again / name).is_file()]
+    if missing:
+        parser.error(f"{options.again} has no {missing[0]}; --again takes a folder that --out filled")
     trace, recorded = read_again(options.again) if options.again else record(options)
     (device,) = trace.devices.values()
     pace = None if trace.end is None else trace.end.pace.get(device.uuid)
@@ -150,9 +153,11 @@ def main() -> int:
         **recorded,
     }
     folder = options.again or options.out
-    (folder / FIGURES).write_text(json.dumps(figures))  # the edges first: they cannot be had again
+    if options.out:
+        (folder / FIGURES).write_text(json.dumps(figures))  # the edges first: they cannot be had again
     figures["sensors"] = estimates(trace, recorded["edges"], LATEST_S)
-    (folder / FIGURES).write_text(json.dumps(figures))
+    if options.out:
+        (folder / FIGURES).write_text(json.dumps(figures))
     print(table(figures))
     size = (folder / TRACE).stat().st_size
     print(f"{figures['matmul_flop_per_s'] / 1e12:.0f} TFLOP/s while on; trace {size / 1e3:.0f} kB, packed")

@@ -38,6 +38,8 @@ def run_doctor(options: argparse.Namespace) -> int:
 
     Raises `BadInput` for a source that was named and is none.
     """
+    if options.source is not None and not options.source.strip():
+        raise BadInput("--source: no source given; name one, or leave the option out")
     machine: Machine | None = None
     said = ""
     try:

@@ -69,6 +69,12 @@ def test_the_real_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert max(map(len, out.splitlines())) <= 140
 
 
+def test_a_source_that_an_unset_variable_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """It was taken for none, and the page of another source was read as its own."""
+    assert main(["doctor", "--source", ""]) == 2
+    assert capsys.readouterr().err.endswith("--source: no source given; name one, or leave the option out\n")
+
+
 def test_a_simulated_source_through_the_real_child(capsys: pytest.CaptureFixture[str]) -> None:
     """Identity, limits, the map of capabilities with codes, and what it leaves to be judged."""
     code = main(["doctor", "--source", "simulated:h200"])

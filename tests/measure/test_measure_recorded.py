@@ -131,3 +131,12 @@ def test_what_is_no_launch_is_named_by_its_line(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "line 2 is not a launch" in done.stderr
+
+
+@pytest.mark.parametrize(("data", "says"), [(b"", "no launch in it"), (b"\x9c\xff\n", "no text, so no launches")])
+def test_a_file_without_launches_is_told(tmp_path: Path, data: bytes, says: str) -> None:
+    """Nothing and exit code 0 was what a job got whose recording had failed."""
+    file = tmp_path / "launches.jsonl"
+    file.write_bytes(data)
+    done = subprocess.run((sys.executable, SCRIPT, file), capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"{file}: {says}\n")
